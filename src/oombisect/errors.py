@@ -1,0 +1,48 @@
+"""What a user can be told, and the exit code that goes with it.
+
+Every foreseen failure is an `OombisectError`: a cause, a way out, a documented exit code.
+The command line prints the two sentences and exits; a traceback appears with `--debug` only.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of `run`, `config`, `releases`, `demo` and, where they apply, of every command."""
+
+    CULPRIT = 0
+    UNEXPECTED = 1
+    USAGE = 2
+    NO_REGRESSION = 10
+    BLURRED = 11
+    CREEP = 12
+    BUDGET = 13
+    INFRASTRUCTURE = 14
+    INTERRUPTED = 130
+
+
+class ProbeExit(IntEnum):
+    """Exit codes of `probe`, as `git bisect run` understands them."""
+
+    FITS = 0
+    DOES_NOT_FIT = 1
+    UNRESOLVED = 125
+    INFRASTRUCTURE = 128
+
+
+class OombisectError(Exception):
+    """A foreseen failure.
+
+    Args:
+        cause: one sentence, what is wrong, with the offending value in it.
+        way_out: one sentence, what the user can do about it.
+        exit_code: the process's exit code.
+    """
+
+    def __init__(self, cause: str, way_out: str = "", exit_code: int = ExitCode.USAGE) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.way_out = way_out
+        self.exit_code = int(exit_code)
