@@ -6,9 +6,10 @@ All sizes are bytes. `to_json` of a reading is the contract documented in docs/j
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Mapping
+from typing import Any
 
 
 class Outcome(StrEnum):

@@ -1,0 +1,126 @@
+"""What a probe runs on: the machine's own GPUs, or a virtual one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from oombisect.errors import ExitCode, OombisectError
+from oombisect.probing.interpreter import Interpreter
+
+DEFAULT_VIRTUAL = "virtual:h100-80gb"
+
+
+class Device(Protocol):
+    """A device that probes run on. `capacity` is its total memory in bytes; `identity` goes into signatures."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def simulated(self) -> bool: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def process_group(self) -> str: ...
+    @property
+    def identity(self) -> Mapping[str, Any]: ...
+    def environment(self, limit_bytes: int | None) -> dict[str, str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualDevice:
+    """A virtual GPU: a probe process for each rank, each with the whole device to itself."""
+
+    profile: Any
+    gpu: Any
+    name: str
+    simulated: bool = True
+    count: int = 1
+    process_group: str = "fake"
+
+    @property
+    def capacity(self) -> int:
+        return int(self.profile.total_bytes)
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        return {"kind": "virtual", "build": self.gpu.key, "profile": self.profile.to_json()}
+
+    def environment(self, limit_bytes: int | None) -> dict[str, str]:
+        return dict(self.gpu.environment(self.profile, limit_bytes=limit_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class CudaDevice:
+    """The machine's own GPUs, all of one model, as NVML describes them."""
+
+    model: str
+    capacity: int
+    count: int
+    driver: str
+    name: str = "cuda"
+    simulated: bool = False
+    process_group: str = "nccl"
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        return {"kind": "cuda", "model": self.model, "capacity": self.capacity, "driver": self.driver}
+
+    def environment(self, limit_bytes: int | None) -> dict[str, str]:
+        return {}  # the probe itself caps PyTorch at the job's limit
+
+
+def find_cuda() -> CudaDevice | None:
+    """The GPUs NVML shows, or None where there is no NVIDIA driver or no GPU."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        count = pynvml.nvmlDeviceGetCount()
+        if count == 0:
+            return None
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        return CudaDevice(
+            model=pynvml.nvmlDeviceGetName(handle),
+            capacity=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+            count=count,
+            driver=pynvml.nvmlSystemGetDriverVersion(),
+        )
+    except pynvml.NVMLError as error:
+        raise OombisectError(
+            f"the NVIDIA driver answers, but not about its GPUs: {error}",
+            "See nvidia-smi, or probe on a virtual GPU: --gpu virtual:h100-80gb.",
+            ExitCode.INFRASTRUCTURE,
+        ) from error
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def open_device(text: str | None, interpreter: Interpreter, cache: Path) -> Device:
+    """`cuda`, `virtual:<profile>`, `virtual:<size>`; None takes the real GPUs where there are any.
+
+    Raises:
+        OombisectError: no such profile, no GPU, or the virtual GPU cannot be built.
+    """
+    if text in (None, "cuda"):
+        cuda = find_cuda()
+        if cuda:
+            return cuda
+        if text == "cuda":
+            raise OombisectError(
+                "there is no NVIDIA GPU on this machine (NVML finds none)",
+                f"Probe on a virtual one: --gpu {DEFAULT_VIRTUAL}.",
+            )
+    from oombisect.virtual_gpu.build import prepare
+    from oombisect.virtual_gpu.profiles import parse_gpu
+
+    name = text or DEFAULT_VIRTUAL
+    profile = parse_gpu(name)
+    return VirtualDevice(profile, prepare(interpreter.path, cache), name)

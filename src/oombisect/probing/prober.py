@@ -1,0 +1,104 @@
+"""One probe: its processes started, watched and ended, and the reading made of what they left.
+
+On a virtual GPU each rank is a process of its own; on real GPUs all ranks run under torchrun.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from oombisect.probing.collect import ProbeRun, RankResult, classify_death, merge, read_result
+from oombisect.probing.devices import Device
+from oombisect.probing.guard import Ended, Limits, run_guarded
+from oombisect.probing.interpreter import Interpreter
+from oombisect.probing.workload import RecipeCall, Sources, Variation, Workload, job_json
+from oombisect.resources import probes_dir
+
+ABORT_FILE_VARIABLE = "OOMBISECT_VGPU_ABORT_FILE"
+_SCRIPT = "bridge_train.py"
+# Of the caller's environment these would change what a probe measures, or break it.
+_NOT_INHERITED = ("LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "RANK", "WORLD_SIZE", "LOCAL_RANK")
+
+
+@dataclass(frozen=True, slots=True)
+class Prober:
+    """Runs probes of one workload in one interpreter on one device."""
+
+    interpreter: Interpreter
+    device: Device
+    workload: Workload
+    limits: Limits
+    on_tick: Callable[[float], None] | None = None
+
+    def run(
+        self,
+        call: RecipeCall,
+        sources: Sources,
+        out: Path,
+        variation: Variation,
+        ranks: tuple[int, ...] | None = None,
+    ) -> ProbeRun:
+        """Probe once. `ranks` narrows the workload's own choice. Files are left in `out`, which is made.
+
+        Raises:
+            OombisectError: the probe cannot be started at all (disk full, interpreter gone).
+        """
+        out.mkdir(parents=True, exist_ok=True)
+        if self.device.process_group == "fake":
+            results = self._run_ranks(call, sources, out, variation, ranks or self.workload.ranks)
+        else:
+            results = self._run_torchrun(call, sources, out, variation)
+        return merge(results, self.device, out)
+
+    def _run_ranks(
+        self, call: RecipeCall, sources: Sources, out: Path, variation: Variation, ranks: tuple[int, ...]
+    ) -> list[RankResult]:
+        first = self._run_rank(call, sources, out, variation, ranks[0] if ranks else 0)
+        rest = ranks[1:] if ranks else tuple(rank for rank in first.suggested_ranks if rank != first.rank)
+        return [first, *(self._run_rank(call, sources, out, variation, rank) for rank in rest)]
+
+    def _run_rank(self, call: RecipeCall, sources: Sources, out: Path, variation: Variation, rank: int) -> RankResult:
+        job = self._write_job(call, sources, out, variation, rank)
+        ended = self._launch([str(self.interpreter.path), str(probes_dir() / _SCRIPT), str(job)], out, rank, variation)
+        return read_result(out, rank, ended) or classify_death(out, rank, ended, self.limits)
+
+    def _run_torchrun(self, call: RecipeCall, sources: Sources, out: Path, variation: Variation) -> list[RankResult]:
+        world = self.workload.world_size or self.device.count
+        job = self._write_job(call, sources, out, variation, 0)
+        command = [str(self.interpreter.path), str(probes_dir() / _SCRIPT), str(job)]
+        if world > 1:
+            command[1:1] = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
+        ended = self._launch(command, out, 0, variation)
+        return [read_result(out, rank, ended) or classify_death(out, rank, ended, self.limits) for rank in range(world)]
+
+    def _write_job(
+        self, call: RecipeCall, sources: Sources, out: Path@@    ) -> Path:
+        job = job_json(
+            self.workload, call, sources, variation,
+            rank=rank, process_group=self.device.process_group, device=self.device.name, simulated=self.device.simulated,
+            model_configs=probes_dir() / "model_configs", out=out,
+        )  # fmt: skip
+        path = out / f"job-{rank}.json"
+        path.write_text(json.dumps(job, indent=1, sort_keys=True) + "\n")
+        return path
+
+    def _launch(self, command: list[str], out: Path, rank: int, variation: Variation) -> Ended:
+        env = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+        if self.device.process_group == "nccl" and "LD_PRELOAD" in os.environ:
+            env["LD_PRELOAD"] = os.environ["LD_PRELOAD"]  # the caller's own set-up of the real device
+        env.update(self.device.environment(variation.limit_bytes))
+        env[ABORT_FILE_VARIABLE] = str(out / f"abort-{rank}.txt")
+        env["PYTHONHASHSEED"] = "0"
+        return run_guarded(
+            command, env=env, cwd=out, log=out / f"log-{rank}.txt", limits=self.limits, on_tick=self.on_tick
+        )
+
+
+def default_interpreter() -> Path:
+    """The interpreter oombisect itself runs in."""
+    return Path(sys.executable)

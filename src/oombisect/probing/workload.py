@@ -1,0 +1,130 @@
+"""What is asked of a probe: the workload, the same at every point, and the variation of one probe of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+JOB_SCHEMA = 1
+MIN_ITERATIONS = 3  # optimizer state appears at the end of the first step, so the second is the first full peak
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeCall:
+    """The recipe function of one commit, e.g. `megatron.bridge.recipes.qwen.qwen3:qwen3_8b_peft_config`."""
+
+    requested: str
+    module: str
+    function: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "requested": self.requested,
+            "module": self.module,
+            "function": self.function,
+            "kwargs": dict(self.kwargs),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One training run, described independently of the commit.
+
+    `ranks` are the ranks probed; empty means the ranks the recipe's layout makes different (the probe names them).
+    `world_size` None is the recipe's own. `moe_skew` scales the declared balanced routing of local experts.
+    """
+
+    recipe: str
+    overrides: tuple[str, ...] = ()
+    iterations: int = MIN_ITERATIONS
+    seed: int = 1234
+    ranks: tuple[int, ...] = ()
+    world_size: int | None = None
+    micro_batches: int | None = None
+    moe_skew: float = 1.0
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "recipe": self.recipe,
+            "overrides": list(self.overrides),
+            "iterations": self.iterations,
+            "seed": self.seed,
+            "ranks": list(self.ranks),
+            "world_size": self.world_size,
+            "micro_batches": self.micro_batches,
+            "moe_skew": self.moe_skew,
+            "env": dict(self.env),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Workload:
+        return cls(**{**data, "overrides": tuple(data["overrides"]), "ranks": tuple(data["ranks"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """How one probe differs from a plain one: a memory limit that is enforced (bytes), allocator settings, ranks."""
+
+    limit_bytes: int | None = None
+    alloc_conf: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"limit_bytes": self.limit_bytes, "alloc_conf": self.alloc_conf}
+
+
+EXPANDABLE = "expandable_segments:True"
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the code of a point lies: folders for `sys.path`, in order, and the root of each repository by name."""
+
+    paths: tuple[Path, ...]
+    roots: Mapping[str, Path]
+
+
+def job_json(
+    workload: Workload,
+    call: RecipeCall,
+    sources: Sources,
+    variation: Variation,
+    *,
+    rank: int,
+    process_group: str,
+    device: str,
+    simulated: bool,
+    model_configs: Path,
+    out: Path,
+) -> dict[str, Any]:
+    """The job file of one probe process, schema 1 (docs/probe.md)."""
+    env = dict(workload.env)
+    if variation.alloc_conf is not None:
+        env["PYTORCH_CUDA_ALLOC_CONF"] = env["PYTORCH_ALLOC_CONF"] = variation.alloc_conf
+    return {
+        "schema": JOB_SCHEMA,
+        "kind": "bridge_train",
+        "source_paths": [str(path) for path in sources.paths],
+        "roots": {name: str(path) for name, path in sources.roots.items()},
+        "recipe": call.to_json(),
+        "overrides": list(workload.overrides),
+        "iterations": workload.iterations,
+        "seed": workload.seed,
+        "rank": rank,
+        "world_size": workload.world_size,
+        "process_group": process_group,
+        "simulated": simulated,
+        "device": device,
+        "limit_bytes": variation.limit_bytes,
+        "micro_batches": workload.micro_batches,
+        "moe_skew": workload.moe_skew,
+        "env": env,
+        "transformer_engine": None,
+        "model_configs": str(model_configs),
+        "record_history": True,
+        "config_file": None,
+        "out": str(out),
+    }
