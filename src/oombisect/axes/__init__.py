@@ -1,0 +1,1 @@
+"""Axes: ordered lines of points from good to bad, whatever the points are."""

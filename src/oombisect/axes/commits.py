@@ -1,0 +1,153 @@
+"""The axis of commits: a range of Bridge history, good end first.
+
+By default the line is the first-parent history of the bad end: one point per change that landed, a merge counting as
+one. With `first_parent=False` every commit of the range is a point, in topological order (a commit never before its
+parents); neighbours on that line need not be parent and child, so a step between them is what lies between two states
+of the tree, and `Point.parent` says what the commit itself was made on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import AbstractSet, Sequence
+
+from oombisect.axes.point import Point
+from oombisect.errors import OombisectError
+from oombisect.repo.bridge import BridgeRepository, Commit, Materialised
+from oombisect.repo.changes import roll_sizes, weigh
+from oombisect.repo.slots import Slot
+from oombisect.repo.trees import RelevantTrees
+
+
+def parse_range(text: str) -> tuple[str, str]:
+    """`good..bad` -> (good, bad); an end left out is HEAD.
+
+    Raises:
+        OombisectError: it is no such range.
+    """
+    good, dots, bad = text.strip().partition("..")
+    if not dots or ".." in bad or bad.startswith(".") or not (good or bad):
+        raise OombisectError(f"{text!r} is no range of commits", "Write it GOOD..BAD, for example v0.5.0..main.")
+    return good or "HEAD", bad or "HEAD"
+
+
+@dataclass(slots=True)
+class CommitRange:
+    """Points of a range; make one with `commit_range`."""
+
+    repository: BridgeRepository
+    commits: tuple[Commit, ...]
+    points: tuple[Point, ...]
+    notes: tuple[str, ...] = ()
+    _trees: list[RelevantTrees] = field(default_factory=list)
+
+    @property
+    def trees(self) -> list[RelevantTrees]:
+        """What a probe can see of each point; read in one pass, once."""
+        if not self._trees:
+            self._trees = self.repository.trees_of(self.commits)
+        return self._trees
+
+    def groups(self) -> list[int]:
+        """A number per point; neighbours whose probe-visible trees are equal share it."""
+        numbers = [0]
+        for before, after in zip(self.trees, self.trees[1:]):
+            numbers.append(numbers[-1] + (before.key != after.key))
+        return numbers
+
+    def weights(self, imported: AbstractSet[str] | None = None) -> list[float]:
+        """The weight of each point's own change; 0 for the good end and for points that look like the one before.
+
+        Args:
+            imported: what a probe imported, as it names files ("bridge:src/megatron/bridge/x.py").
+        """
+        seen = None if imported is None else {n.removeprefix("bridge:") for n in imported if n.startswith("bridge:")}
+        changed = self.repository.changed(self.commits)
+        rolls = [c.roll for c in changed if c.roll]
+        sizes: dict[tuple[str, str], int] = {}
+        pin = next((p for p in self.repository.store.pins([c.tree for c in reversed(self.commits)]) if p), None)
+        if rolls and pin:
+            sizes = roll_sizes(self.repository.store.mirror(pin).local, rolls)
+        groups = self.groups()
+        fresh = [False, *(a != b for a, b in zip(groups, groups[1:]))]
+        return [weigh(c, seen, sizes) if new else 0.0 for c, new in zip(changed, fresh)]
+
+    def signature(self, index: int) -> dict[str, str]:
+        return self.trees[index].to_json()
+
+    def index(self, revision: str) -> int:
+        """The place of a commit on the line.
+
+        Raises:
+            OombisectError: it is not on it.
+        """
+        sha = self.repository.resolve(revision)
+        for place, point in enumerate(self.points):
+            if point.key == sha:
+                return place
+        raise OombisectError(f"{revision} is not a point of this range", "Name a commit that the range lists.")
+
+    def materialise(self, index: int, slot: Slot) -> Materialised:
+        return self.repository.materialise(self.points[index].key, slot)
+
+
+def commit_range(
+    repository: BridgeRepository,
+    good: str,
+    bad: str,
+    *,
+    first_parent: bool = True,
+    paths: Sequence[str] = (),
+) -> CommitRange:
+    """The points from `good` to `bad`.
+
+    Args:
+        first_parent: only the bad end's own line of commits (default); False: every commit, in topological order.
+        paths: only commits that touch one of these are points between the ends (each is laid out whole all the same).
+
+    Raises:
+        OombisectError: an end is unknown, the range is reversed, empty or forked, or no Bridge is in it.
+    """
+    first, last = repository.resolve(good), repository.resolve(bad)
+    if first == last:
+        raise OombisectError(
+            f"{good} and {bad} are the same commit ({first[:12]})", "Give two commits, the good one first: GOOD..BAD."
+        )
+    if not repository.is_ancestor(first, last):
+        raise _wrong_ends(repository, good, bad, first, last)
+    options = ["--reverse", "--first-parent"] if first_parent else ["--reverse", "--topo-order", "--full-history"]
+    between = repository.log(*options, f"{first}..{last}", paths=paths)
+    if not between or between[-1].sha != last:
+        between.append(repository.commit(last))
+    commits = (repository.commit(first), *between)
+    if not any(repository.has_package(c) for c in (commits[0], commits[-1])):
+        raise OombisectError(
+            f"Neither {good} nor {bad} holds src/megatron/bridge", "Name a Megatron Bridge repository with --repo PATH."
+        )
+    notes = []
+    if first_parent and not paths and commits[1].parents[:1] != (first,):
+        notes.append(
+            f"{good} is not on the first-parent line of {bad}: the first point after it holds all that was merged since"
+        )
+    points = tuple(
+        Point(c.sha, c.sha[:9], c.subject, c.author_date, "bridge", c.parents[0] if c.parents else "", c.author)
+        for c in commits
+    )
+    return CommitRange(repository, commits, points, tuple(notes))
+
+
+def _wrong_ends(repository: BridgeRepository, good: str, bad: str, first: str, last: str) -> OombisectError:
+    if repository.is_ancestor(last, first):
+        return OombisectError(f"The range is reversed: {bad} comes before {good}", f"Swap them: {bad}..{good}")
+    if repository.is_shallow:
+        return OombisectError(
+            f"The clone is shallow and does not hold the history from {good} to {bad}",
+            "`git fetch --unshallow` brings the rest of it.",
+        )
+    base = repository.merge_base(first, last)
+    if base is None:
+        return OombisectError(f"{good} and {bad} share no history", "Give two commits of one history, the good one first.")
+    return OombisectError(
+        f"{bad} does not descend from {good}: their histories parted at {base[:12]}",
+        f"Bisect one side of the fork: {base[:12]}..{bad} (if {base[:12]} is good), or {base[:12]}..{good} the other way.",
+    )

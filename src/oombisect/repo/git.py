@@ -1,0 +1,166 @@
+"""The git command, run so that nothing a repository or a config file says is executed.
+
+Three kinds of call, three environments:
+
+- `LOCAL`: in our own mirrors and worktrees, no transport at all. Neither the user's nor the system's configuration is read, so no filter
+  driver (LFS smudge), hook path, fsmonitor or alias exists; hooks are off besides.
+- `FOREIGN`: questions put to the user's own repository (read only). The user's configuration is read, because
+  `safe.directory` lives there, with everything that could start a program during a read overridden.
+- `NETWORK`: clone and fetch. The user's configuration is read (proxy, insteadOf, credential helper, CA); prompts, hooks and
+  exotic transports (`ext::`) are off.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Iterable, Mapping, Sequence
+
+from oombisect.errors import ExitCode, OombisectError
+
+MINIMUM_VERSION = (2, 39)
+NULL_SHA = "0" * 40
+
+# Author and committer of the commits we synthesise (a tip with a change reverted): fixed, so that their ids are too.
+_IDENTITY = {
+    f"GIT_{role}_{key}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for key, value in (("NAME", "oombisect"), ("EMAIL", "oombisect@localhost"), ("DATE", "1700000000 +0000"))
+}
+_QUIET = (
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.pager=cat",
+    "core.attributesFile=/dev/null",
+    "core.excludesFile=/dev/null",
+    "core.autocrlf=false",
+    "core.askPass=",
+    "advice.detachedHead=false",
+    "diff.external=",
+    "diff.ignoreSubmodules=none",
+    "fetch.recurseSubmodules=false",
+    "submodule.recurse=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "log.showSignature=false",
+)
+# A read must never turn into a download: in a partial clone any question about a missing object would.
+_TRANSPORTS = "file:https:http:ssh:git"
+
+
+class Kind(Enum):
+    """Whose repository the command runs in; see the module's text."""
+
+    LOCAL = "local"
+    FOREIGN = "foreign"
+    NETWORK = "network"
+
+
+class GitError(Exception):
+    """A git command failed; `stderr` holds its words, `code` its exit status."""
+
+    def __init__(self, arguments: Sequence[str], code: int, stderr: str) -> None:
+        self.arguments_, self.code, self.stderr = tuple(arguments), code, stderr.strip()
+        super().__init__(f"git {' '.join(arguments[:4])} ended with {code}: {self.reason}")
+
+    @property
+    def reason(self) -> str:
+        """The line that says why: the last `fatal:` or `error:` line, else the last line."""
+        lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
+        told = [re.sub(r"^(fatal|error): ", "", line) for line in lines if line.startswith(("fatal:", "error:"))]
+        return (told or lines or ["no message"])[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Git:
+    """Runs git in one directory (a repository's git directory or a work tree), with `settings` ("key=value") and environment `variables` besides."""
+
+    directory: Path
+    kind: Kind = Kind.LOCAL
+    settings: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def command(self, *arguments: str) -> list[str]:
+        check_git()
+        options = [part for setting in (*_QUIET, *self.settings) for part in ("-c", setting)]
+        return ["git", *options, "-C", str(self.directory), *arguments]
+
+    def run(self, *arguments: str, stdin: str | bytes | None = None, ok: Iterable[int] = (0,)) -> str:
+        """Standard output as text (undecodable bytes survive as surrogates).
+
+        Raises:
+            GitError: the exit status is not one of `ok`.
+        """
+        return self.raw(*arguments, stdin=stdin, ok=ok).decode("utf-8", "surrogateescape")
+
+    def raw(self, *arguments: str, stdin: str | bytes | None = None, ok: Iterable[int] = (0,)) -> bytes:
+        """As `run`, undecoded."""
+        return self.call(*arguments, stdin=stdin, ok=ok)[1]
+
+    def call(self, *arguments: str, stdin: str | bytes | None = None, ok: Iterable[int] = (0,)) -> tuple[int, bytes]:
+        """Exit status (one of `ok`) and standard output."""
+        data = stdin.encode("utf-8", "surrogateescape") if isinstance(stdin, str) else stdin
+        done = subprocess.run(
+            self.command(*arguments),
+            env=environment(self.kind) | dict(self.variables),
+            input=data,
+            stdin=subprocess.DEVNULL if data is None else None,
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode not in tuple(ok):
+            raise GitError(arguments, done.returncode, done.stderr.decode("utf-8", "replace"))
+        return done.returncode, done.stdout
+
+    def succeeds(self, *arguments: str) -> bool:
+        """Whether the command ends with 0 (1 is "no"; anything else is a failure)."""
+        return self.call(*arguments, ok=(0, 1))[0] == 0
+
+
+def environment(kind: Kind) -> dict[str, str]:
+    """The environment of a git command: no inherited GIT_* state, no prompts, no LFS, C locale."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    env |= {
+        "LC_ALL": "C",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_LFS_SKIP_SMUDGE": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_ASKPASS": "",
+        "SSH_ASKPASS": "",
+        "GIT_ALLOW_PROTOCOL": _TRANSPORTS if kind is Kind.NETWORK else "none",
+    }
+    if kind is Kind.LOCAL:
+        env |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_ATTR_NOSYSTEM": "1", **_IDENTITY}
+    if kind is Kind.NETWORK:
+        # A user's own transport settings are theirs to give; a prompt for a host key or password is a hang.
+        kept = ("GIT_SSH_COMMAND", "GIT_SSH", "GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_PROXY_COMMAND")
+        env |= {name: os.environ[name] for name in kept if name in os.environ}
+        env.setdefault("GIT_SSH_COMMAND", "ssh -oBatchMode=yes")
+    return env
+
+
+@cache
+def check_git() -> tuple[int, ...]:
+    """The version of the git on PATH.
+
+    Raises:
+        OombisectError: there is none, or it is too old (`merge-tree --write-tree`, worktree configuration).
+    """
+    wanted = ".".join(map(str, MINIMUM_VERSION))
+    if shutil.which("git") is None:
+        raise OombisectError(
+            "The git command is not on PATH", f"Install git {wanted} or newer.", ExitCode.INFRASTRUCTURE
+        )
+    text = subprocess.run(["git", "version"], capture_output=True, text=True, check=False).stdout
+    match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+    version = tuple(int(part) for part in match.groups(default="0")) if match else (0,)
+    if version < MINIMUM_VERSION:
+        raise OombisectError(f"git is too old: {text.strip()}", f"Install git {wanted} or newer.", ExitCode.INFRASTRUCTURE)
+    return version
