@@ -1,0 +1,1 @@
+"""What memory readings mean: needed capacity, and why a run does not fit. Pure."""

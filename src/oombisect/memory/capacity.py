@@ -1,0 +1,76 @@
+"""Needed capacity: the smallest device on which a run survives, found by bisection.
+
+Survival is what the caller observes at a capacity it enforces: a replay or a probe. Nothing is run here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+class CapacityError(ValueError):
+    """The bounds are no bounds, or an observation contradicts an earlier one."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeededCapacity:
+    """A bisection over capacities; a value, each observation gives the next. All sizes are bytes.
+
+    Args:
+        too_small: no capacity up to this one survives.
+        enough: the smallest capacity known to survive.
+        resolution: how close the result must come.
+        lower: where the search began: no allocator needs less.
+    """
+
+    too_small: int
+    enough: int
+    resolution: int
+    lower: int
+
+    @classmethod
+    def start(cls, lower_bound: int, upper_bound: int, resolution: int) -> NeededCapacity:
+        """Begin.
+
+        Args:
+            lower_bound: peak allocated + external: no allocator survives on less.
+            upper_bound: peak reserved + external of a run that ended well: known to be enough.
+            resolution: the result is at most this much above the true value, at least 1.
+        """
+        if not 0 <= lower_bound <= upper_bound:
+            raise CapacityError(f"{lower_bound}..{upper_bound} bytes is no range of capacities")
+        if resolution < 1:
+            raise CapacityError(f"the resolution must be at least 1 byte, and is {resolution}")
+        return cls(lower_bound - 1, upper_bound, resolution, lower_bound)
+
+    def next(self) -> int | None:
+        """The capacity to try, None once the result is close enough.
+
+        Most runs waste next to nothing, so the first try is just above the lower bound.
+        """
+        if self.enough - self.too_small <= self.resolution:
+            return None
+        if self.too_small < self.lower:
+            return self.too_small + self.resolution
+        return (self.too_small + self.enough) // 2
+
+    def observe(self, capacity: int, survived: bool) -> NeededCapacity:
+        """What a run at `capacity` did.
+
+        Raises:
+            CapacityError: it contradicts what is known, so that survival is not a matter of capacity alone.
+        """
+        if (survived and capacity <= self.too_small) or (not survived and capacity >= self.enough):
+            verb = "survived" if survived else "did not survive"
+            raise CapacityError(
+                f"the run {verb} on {capacity} bytes, yet the smallest capacity known to be enough is {self.enough}"
+                f" and {self.too_small} is known to be too small"
+            )
+        if survived:
+            return replace(self, enough=min(self.enough, capacity))
+        return replace(self, too_small=max(self.too_small, capacity))
+
+    @property
+    def result(self) -> int:
+        """The smallest capacity that survived."""
+        return self.enough

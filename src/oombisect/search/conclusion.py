@@ -1,0 +1,291 @@
+"""What the search concludes from what it knows; it may be asked at any time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from oombisect.search import confirm
+from oombisect.search.confirm import Confirmed
+from oombisect.search.observation import NOTHING, Censored, Delta, Infra, Unresolved, fits, metrics_of
+from oombisect.search.plan import is_over, unfinished
+from oombisect.search.state import State
+from oombisect.search.survey import Interval, Kind, Survey
+
+Verdict = Literal["culprit", "none", "creep", "blurred", "budget", "infra"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change with its size.
+
+    Args:
+        index: the point that brought the change; for a blurred step the first readable point after it.
+        parent: the point before it; for a blurred step the last readable point before it.
+        delta: bytes it added; at least these if `censored`.
+        phases: the change of each phase's peak allocated that moved, bytes.
+        named: it is large enough, of the sought kind, alone, and nothing speaks against it.
+        blurred_with: first and last point that may have brought it, if what lies between cannot be measured.
+    """
+
+    index: int
+    parent: int
+    delta: Delta
+    confirmed: Confirmed
+    named: bool
+    censored: bool = False
+    phases: tuple[tuple[str, int], ...] = ()
+    blurred_with: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A piece of the axis between two measured points; all of them in a row add up to the growth."""
+
+    first: int
+    last: int
+    kind: Kind
+    delta: Delta
+    censored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """The outcome of a search. All sizes are bytes.
+
+    Args:
+        kind: the verdict; `budget` also while the search is still under way.
+        crossing: the point that took memory across the limit for good, if it is known and fresh readings agree.
+        crossing_range: first and last point that may have done so.
+        steps: every change found, the crossing one first, then by size.
+        growth: bad minus good; at least this if `growth_is_bound`.
+        explained: the share of all movement that single changes account for, 0..1.
+        unresolved: stretches of points that could not be measured, first and last.
+        non_monotone: measured points where memory turned from rising to falling or back.
+        stretches: the whole axis, in order.
+        measured: points (or groups of equal points) with an outcome.
+        probes: probes spent, cached measurements left out.
+        largest_open: the largest change that may still hide between two measured points.
+    """
+
+    kind: Verdict
+    crossing: int | None = None
+    crossing_range: tuple[int, int] | None = None
+    steps: tuple[Step, ...] = ()
+    growth: Delta = NOTHING
+    growth_is_bound: bool = False
+    explained: float = 0.0
+    unresolved: tuple[tuple[int, int], ...] = ()
+    non_monotone: tuple[int, ...] = ()
+    stretches: tuple[Stretch, ...] = ()
+    measured: int = 0
+    probes: int = 0
+    epsilon: int = 0
+    min_step: int = 0
+    largest_open: int = 0
+    good_fits: bool | None = None
+    bad_fits: bool | None = None
+    notes: tuple[str, ...] = ()
+
+
+def conclude(state: State) -> Conclusion:
+    """The conclusion from a state."""
+    survey = Survey(state)
+    measured = len(state.readings)
+    if survey.good is None or survey.bad is None:
+        kind, notes = _ends(survey)
+        return Conclusion(
+            kind, unresolved=_unresolved(survey), measured=measured, probes=state.probes, notes=tuple(notes)
+        )
+    steps = _steps(survey)
+    crossing, crossing_range = _crossing(survey)
+    return Conclusion(
+        _verdict(survey, steps),
+        crossing,
+        crossing_range,
+        steps,
+        survey.growth,
+        isinstance(survey.bad, Censored) or isinstance(survey.good, Censored),
+        survey.explained,
+        _unresolved(survey),
+        _turning_points(survey),
+        _stretches(survey),
+        measured,
+        state.probes,
+        survey.epsilon,
+        survey.min_step,
+        max((survey.movement(i) for i in survey.intervals if i.kind is Kind.OPEN), default=0),
+        fits(survey.good),
+        fits(survey.bad),
+        tuple(_notes(survey, steps)),
+    )
+
+
+def _ends(survey: Survey) -> tuple[Verdict, list[str]]:
+    """The verdict while an end has no reading."""
+    state = survey.state
+    kind: Verdict = "budget"
+    notes = []
+    for name, run in (("good", 0), ("bad", state.line.end)):
+        seen = state.seen(run)
+        if isinstance(seen, Infra):
+            kind = "infra"
+        elif isinstance(seen, Unresolved) and kind != "infra":
+            kind = "blurred"
+        if isinstance(seen, Infra | Unresolved):
+            notes.append(f"the {name} end could not be measured: {seen.reason}")
+    return kind, notes
+
+
+def _verdict(survey: Survey, steps: tuple[Step, ...]) -> Verdict:
+    if is_over(survey):
+        return "none"
+    if unfinished(survey):
+        return "budget"
+    blurred = [i for i in survey.intervals if i.kind is Kind.BLURRED and _matters(survey, i)]
+    if blurred:
+        return "infra" if all(survey.infra_only(i) for i in blurred) else "blurred"
+    if any(step.named for step in steps):
+        return "culprit"
+    if not survey.grew and survey.crossing is None:
+        return "none"
+    # Large single changes were found, but the evidence is too thin to name one.
+    return "blurred" if any(s.confirmed in ("refuted", "superseded") and _large(survey, s) for s in steps) else "creep"
+
+
+def _large(survey: Survey, step: Step) -> bool:
+    return survey.gain(step.delta) >= survey.min_step and not step.censored
+
+
+def _matters(survey: Survey, interval: Interval) -> bool:
+    """Whether a blurred interval hides what the search was for."""
+    if survey.gain(interval.delta) >= survey.min_step:
+        return True
+    return interval == survey.crossing and (interval.censored or not survey.grew)
+
+
+def _steps(survey: Survey) -> tuple[Step, ...]:
+    """Single changes and blurred ones, the crossing first, then by size."""
+    named = set(confirm.candidates(survey))
+    found = [
+        interval
+        for interval in survey.intervals
+        if (interval.kind is Kind.STEP and (interval in named or survey.movement(interval) > survey.epsilon))
+        or (interval.kind is Kind.BLURRED and (interval.delta.size > survey.epsilon or interval == survey.crossing))
+    ]
+    found.sort(key=lambda i: (i != survey.crossing, -i.delta.size, i.low))
+    return tuple(_step(survey, interval, named) for interval in found)
+
+
+def _step(survey: Survey, interval: Interval, candidates: set[Interval]) -> Step:
+    line = survey.state.line
+    confirmed: Confirmed = "not-tried"
+    if interval.kind is Kind.STEP and interval in candidates:
+        confirmed = confirm.confirmed(survey, interval)
+    large = survey.gain(interval.delta) >= survey.min_step or not survey.grew
+    before, after = survey.state.reading(interval.low), survey.state.reading(interval.high)
+    assert before is not None and after is not None
+    one, two = dict(metrics_of(before).phases), dict(metrics_of(after).phases)
+    moved = {name: two.get(name, 0) - one.get(name, 0) for name in {**one, **two}}
+    return Step(
+        index=line.first[interval.high],
+        parent=line.last(interval.low),
+        delta=interval.delta,
+        confirmed=confirmed,
+        named=interval in candidates and large and confirmed not in ("refuted", "superseded"),
+        censored=interval.censored,
+        phases=tuple((name, delta) for name, delta in moved.items() if abs(delta) > survey.epsilon),
+        blurred_with=None if interval.single else _changes(survey, interval),
+    )
+
+
+def _changes(survey: Survey, interval: Interval) -> tuple[int, int]:
+    """The first and last point whose change lies in an interval."""
+    return survey.state.line.first[interval.low + 1], survey.state.line.first[interval.high]
+
+
+def _crossing(survey: Survey) -> tuple[int | None, tuple[int, int] | None]:
+    interval = survey.crossing
+    if interval is None:
+        return None, None
+    first, last = _changes(survey, interval)
+    known = interval.single and confirm.crossing_repeats(survey, interval) is not False
+    return (last if known else None), (first, last)
+
+
+def _unresolved(survey: Survey) -> tuple[tuple[int, int], ...]:
+    """Stretches of points that told nothing; runs between two broken ones that were never tried count as part."""
+    line = survey.state.line
+    stretches: list[tuple[int, int]] = []
+    for low, high in pairwise((-1, *survey.readable, line.end + 1)):
+        broken = [run for run in survey.blind if low < run < high]
+        if not broken:
+            continue
+        edges = [low, *broken, high]
+        closed = edges[1] - low == 1 and high - edges[-2] == 1
+        groups = [broken] if closed else [[run] for run in broken]
+        stretches += [(line.first[runs[0]], line.last(runs[-1])) for runs in groups]
+    return tuple(stretches)
+
+
+def _turning_points(survey: Survey) -> tuple[int, ...]:
+    """Readable points at which allocated or device memory turned by more than epsilon, the first of each plateau."""
+    exact = [
+        (run, metrics_of(reading))
+        for run in survey.readable
+        if (reading := survey.state.reading(run)) is not None and not isinstance(reading, Censored)
+    ]
+    turns: set[int] = set()
+    for series in (
+        [(run, m.allocated) for run, m in exact],
+        [(run, m.reserved + m.external) for run, m in exact],
+    ):
+        turns.update(_turns(series, survey.epsilon))
+    return tuple(survey.state.line.point_of(run) for run in sorted(turns))
+
+
+def _turns(series: list[tuple[int, int]], epsilon: int) -> list[int]:
+    """Where a series reverses by more than epsilon."""
+    turns: list[int] = []
+    if not series:
+        return turns
+    direction = 0
+    extreme = series[0]
+    for run, value in series[1:]:
+        ahead = (value - extreme[1]) * (direction or 1)
+        if direction == 0 and abs(value - extreme[1]) > epsilon:
+            direction, extreme = (1 if value > extreme[1] else -1), (run, value)
+        elif direction and ahead > 0:
+            extreme = (run, value)
+        elif direction and ahead < -epsilon:
+            turns.append(extreme[0])
+            direction, extreme = -direction, (run, value)
+    return turns
+
+
+def _stretches(survey: Survey) -> tuple[Stretch, ...]:
+    line = survey.state.line
+    return tuple(Stretch(line.last(i.low), line.first[i.high], i.kind, i.delta, i.censored) for i in survey.intervals)
+
+
+def _notes(survey: Survey, steps: tuple[Step, ...]) -> list[str]:
+    state = survey.state
+    assert survey.good is not None and survey.bad is not None
+    good, bad = fits(survey.good), fits(survey.bad)
+    notes = []
+    if not good and not bad:
+        notes.append("neither end fits the limit, so no change crosses it; steps are attributed by size")
+    elif good and bad:
+        notes.append("both ends fit the limit, so no change crosses it; steps are attributed by size")
+    elif survey.crossing is None:
+        notes.append("the limit is crossed the other way: only one end fits, and not the one that this search expects")
+    if not survey.grew and survey.gain(survey.growth) > 0:
+        notes.append("what moved between the ends is no more than the noise of a reading")
+    if is_over(survey) and state.options.wanted(survey.growth.cached) > survey.epsilon:
+        notes.append("reserved minus allocated moved, while neither allocated nor device memory did as was sought")
+    if any(i.kind is Kind.UNKNOWN for i in survey.intervals):
+        notes.append("past the limit peaks are lower bounds: what happened between points that all ran out is unknown")
+    if any(step.confirmed == "refuted" for step in steps):
+        notes.append("fresh readings of a change and its parent disagree with the first ones, so it is not named")
+    return notes

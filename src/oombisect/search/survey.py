@@ -1,0 +1,223 @@
+"""What the readings add up to: the axis cut into intervals between measured runs, each with its change.
+
+The intervals always sum to bad minus good, so that attribution is complete by construction.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from itertools import pairwise
+
+from oombisect.search.observation import Censored, Delta, Exact, Infra, Metrics, Reading, fits, metrics_of
+from oombisect.search.split import can_split
+from oombisect.search.state import State, is_blind
+
+MIB = 1 << 20
+_FINEST = 2 * MIB
+
+
+class Kind(StrEnum):
+    """STEP: one change moved memory. QUIET: the ends agree. OPEN: may be split. BLURRED: only broken points within.
+
+    UNKNOWN: both ends ran out of memory, so that nothing can be said of what lies between.
+    """
+
+    STEP = "step"
+    QUIET = "quiet"
+    OPEN = "open"
+    BLURRED = "blurred"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """From the measured run `low` to the measured run `high`, with nothing readable measured in between.
+
+    Args:
+        delta: the change across; a bound where one end is censored.
+        censored: an end ran out of memory, so `delta` is no exact size.
+        broken: runs in between that told nothing, ascending.
+        flips: the ends differ in whether they fit.
+    """
+
+    low: int
+    high: int
+    kind: Kind
+    delta: Delta
+    censored: bool = False
+    broken: tuple[int, ...] = ()
+    flips: bool = False
+
+    @property
+    def single(self) -> bool:
+        """Whether it holds one change only."""
+        return self.high - self.low == 1
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A state's readings in order, judged."""
+
+    state: State
+
+    @property
+    def good(self) -> Reading | None:
+        return self.state.reading(0)
+
+    @property
+    def bad(self) -> Reading | None:
+        return self.state.reading(self.state.line.end)
+
+    @cached_property
+    def epsilon(self) -> int:
+        """The smallest difference that means anything, bytes."""
+        return max(_FINEST, 3 * self.noise)
+
+    @cached_property
+    def noise(self) -> int:
+        """The noise given, or the largest difference between two readings of an end."""
+        given = self.state.options.noise_bytes
+        if given is not None:
+            return given
+        worst = 0
+        for run in (0, self.state.line.end):
+            first, second = self.state.reading(run), self.state.fresh.get(run)
+            if isinstance(first, Exact) and isinstance(second, Exact):
+                worst = max(worst, Delta.between(first.metrics, second.metrics).size)
+        return worst
+
+    @cached_property
+    def growth(self) -> Delta:
+        """Bad minus good; a lower bound if the bad end is censored."""
+        if self.good is None or self.bad is None:
+            return Delta()
+        return Delta.between(metrics_of(self.good), metrics_of(self.bad))
+
+    def gain(self, delta: Delta) -> int:
+        """How much of what is sought a change brings, bytes; negative if it goes the other way."""
+        return max(self.state.options.wanted(delta.allocated), self.state.options.wanted(delta.device))
+
+    @cached_property
+    def grew(self) -> bool:
+        return self.gain(self.growth) > self.epsilon
+
+    @cached_property
+    def min_step(self) -> int:
+        """The smallest change that is searched for and named, bytes."""
+        asked = self.state.options.min_step_bytes
+        if asked is not None:
+            return max(asked, self.epsilon)
+        wanted = self.state.options.wanted
+        return max(self.epsilon, max(wanted(v) for v in (*self.growth.channels, self.growth.device)) // 8)
+
+    @cached_property
+    def readable(self) -> tuple[int, ...]:
+        """Runs with a reading, ascending."""
+        places = self.state.line.places
+        return tuple(sorted(r for g, o in self.state.readings.items() if not is_blind(o) for r in places[g]))
+
+    @cached_property
+    def blind(self) -> tuple[int, ...]:
+        """Runs that were measured and told nothing, ascending."""
+        places = self.state.line.places
+        return tuple(sorted(r for g, o in self.state.readings.items() if is_blind(o) for r in places[g]))
+
+    @cached_property
+    def intervals(self) -> tuple[Interval, ...]:
+        """The whole axis, in order; empty until both ends are known."""
+        if self.good is None or self.bad is None:
+            return ()
+        return tuple(self._interval(low, high) for low, high in pairwise(self.readable))
+
+    def _interval(self, low: int, high: int) -> Interval:
+        before, after = self.state.reading(low), self.state.reading(high)
+        assert before is not None and after is not None
+        broken = self.blind[bisect_left(self.blind, low) : bisect_left(self.blind, high)]
+        return Interval(
+            low,
+            high,
+            self._kind(low, high, before, after, broken),
+            Delta.between(metrics_of(before), metrics_of(after)),
+            isinstance(before, Censored) or isinstance(after, Censored),
+            broken,
+            fits(before) != fits(after),
+        )
+
+    def _kind(self, low: int, high: int, before: Reading, after: Reading, broken: tuple[int, ...]) -> Kind:
+        if self.state.line.group[low] == self.state.line.group[high] and high - low == 1:
+            return Kind.QUIET
+        if isinstance(before, Censored) and isinstance(after, Censored):
+            return Kind.UNKNOWN
+        if self.agree(before, after):
+            return Kind.QUIET
+        if high - low == 1:
+            return Kind.STEP
+        if can_split(high - low, broken, low, high, patient=self.state.options.exhaustive):
+            return Kind.OPEN
+        return Kind.BLURRED
+
+    def agree(self, before: Reading, after: Reading) -> bool:
+        """Whether two readings are the same in all they measured. A censored one agrees with nothing."""
+        if not (isinstance(before, Exact) and isinstance(after, Exact)) or before.fits != after.fits:
+            return False
+        one, two = before.metrics, after.metrics
+        counts = abs(one.allocations - two.allocations) <= 3 * self.state.options.noise_allocations
+        return counts and Delta.between(one, two).size <= self.epsilon and self.phase_movement(one, two) <= self.epsilon
+
+    @staticmethod
+    def phase_movement(before: Metrics, after: Metrics) -> int:
+        """The largest difference of any phase's peak; a phase that only one side has counts in full."""
+        one, two = dict(before.phases), dict(after.phases)
+        return max((abs(two.get(name, 0) - one.get(name, 0)) for name in one.keys() | two.keys()), default=0)
+
+    def movement(self, interval: Interval) -> int:
+        """By how much an interval's ends differ, in any quantity the search follows, bytes."""
+        size = interval.delta.size
+        if not self.state.options.exhaustive:
+            return size
+        before, after = self.state.reading(interval.low), self.state.reading(interval.high)
+        assert before is not None and after is not None
+        return max(size, self.phase_movement(metrics_of(before), metrics_of(after)))
+
+    def worth_splitting(self, interval: Interval) -> bool:
+        if interval.kind is not Kind.OPEN:
+            return False
+        return self.state.options.exhaustive or self.movement(interval) >= self.min_step
+
+    @cached_property
+    def crossing(self) -> Interval | None:
+        """The interval from whose far end on every known point lies on the bad side of the limit."""
+        good, bad = self.good, self.bad
+        if good is None or bad is None or fits(good) == fits(bad):
+            return None
+        if (self.state.options.find == "regression") != fits(good) and self.state.options.find != "change":
+            return None
+        for interval in reversed(self.intervals):
+            if interval.flips:
+                return interval
+        return None
+
+    @property
+    def open_crossing(self) -> Interval | None:
+        """The crossing as long as it can be narrowed down."""
+        return self.crossing if self.crossing is not None and self.crossing.kind is Kind.OPEN else None
+
+    @cached_property
+    def unexplained(self) -> int:
+        """What the intervals that may be split still hide, bytes."""
+        return sum(sum(map(abs, i.delta.channels)) for i in self.intervals if i.kind is Kind.OPEN)
+
+    @cached_property
+    def explained(self) -> float:
+        """The share of all movement that single changes account for, 0..1."""
+        known = [i for i in self.intervals if i.kind is not Kind.UNKNOWN]
+        total = sum(sum(map(abs, i.delta.channels)) for i in known)
+        single = sum(sum(map(abs, i.delta.channels)) for i in known if i.kind is Kind.STEP)
+        return single / total if total else 1.0
+
+    def infra_only(self, interval: Interval) -> bool:
+        """Whether only failures of the machine blur an interval."""
+        return all(isinstance(self.state.seen(run), Infra) for run in interval.broken)
