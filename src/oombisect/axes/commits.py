@@ -8,8 +8,9 @@ of the tree, and `Point.parent` says what the commit itself was made on.
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from typing import AbstractSet, Sequence
+from itertools import pairwise
 
 from oombisect.axes.point import Point
 from oombisect.errors import OombisectError
@@ -51,11 +52,11 @@ class CommitRange:
     def groups(self) -> list[int]:
         """A number per point; neighbours whose probe-visible trees are equal share it."""
         numbers = [0]
-        for before, after in zip(self.trees, self.trees[1:]):
+        for before, after in pairwise(self.trees):
             numbers.append(numbers[-1] + (before.key != after.key))
         return numbers
 
-    def weights(self, imported: AbstractSet[str] | None = None) -> list[float]:
+    def weights(self, imported: Set[str] | None = None) -> list[float]:
         """The weight of each point's own change; 0 for the good end and for points that look like the one before.
 
         Args:
@@ -69,7 +70,7 @@ class CommitRange:
         if rolls and pin:
             sizes = roll_sizes(self.repository.store.mirror(pin).local, rolls)
         groups = self.groups()
-        fresh = [False, *(a != b for a, b in zip(groups, groups[1:]))]
+        fresh = [False, *(a != b for a, b in pairwise(groups))]
         return [weigh(c, seen, sizes) if new else 0.0 for c, new in zip(changed, fresh)]
 
     def signature(self, index: int) -> dict[str, str]:
@@ -146,8 +147,8 @@ def _wrong_ends(repository: BridgeRepository, good: str, bad: str, first: str, l
         )
     base = repository.merge_base(first, last)
     if base is None:
-        return OombisectError(f"{good} and {bad} share no history", "Give two commits of one history, the good one first.")
+        return OombisectError(f"{good} and {bad} share no history", "Give two commits of one history: GOOD..BAD.")
     return OombisectError(
         f"{bad} does not descend from {good}: their histories parted at {base[:12]}",
-        f"Bisect one side of the fork: {base[:12]}..{bad} (if {base[:12]} is good), or {base[:12]}..{good} the other way.",
+        f"Bisect one side of the fork from there: {base[:12]}..{bad}, if {base[:12]} is good.",
     )

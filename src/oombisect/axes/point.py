@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import AbstractSet, Protocol, Sequence
+from typing import Protocol
 
 from oombisect.repo.bridge import Materialised
 from oombisect.repo.slots import Slot
@@ -46,7 +47,7 @@ class Axis(Protocol):
     def groups(self) -> list[int]:
         """A number per point, never falling; neighbours with equal numbers look alike to a probe."""
 
-    def weights(self, imported: AbstractSet[str] | None = None) -> list[float]:
+    def weights(self, imported: Set[str] | None = None) -> list[float]:
         """How much each point's change counts when an interval is split."""
 
     def signature(self, index: int) -> dict[str, str]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import ast
 import difflib
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Iterator, Mapping
 
 from oombisect.errors import OombisectError
 from oombisect.recipes.scan import RecipeFunction, RecipeTable
@@ -24,7 +24,8 @@ MODES = {
     "lora": ("lora", "peft", "finetune"),
     "dora": ("dora", "peft", "finetune"),
 }
-_MODE_OF_WORD = {"pretrain": "pretrain", "sft": "sft", "peft": "lora", "finetune": "lora", "lora": "lora", "dora": "dora"}
+# Bridge's own default for a PEFT or fine-tuning recipe is LoRA.
+_MODE_OF_WORD = {mode: mode for mode in MODES} | {"peft": "lora", "finetune": "lora"}
 _SCHEME_KEYWORDS = ("peft_scheme", "peft")
 _GPUS = re.compile(r"([1-9]\d*)gpus?")
 _HARDWARE = ("h100", "h200", "a100", "b200", "gb200", "b300", "gb300", "r100", "vr200", "l40s")
@@ -35,13 +36,14 @@ class UnknownRecipe(OombisectError):
     """No function of the commit plays the part; `near` are names that come close. The point is unresolved."""
 
     def __init__(self, cause: str, near: tuple[str, ...] = ()) -> None:
-        super().__init__(cause, f"Did you mean {', '.join(near)}?" if near else "`--recipe module:function` names one exactly.")
+        way_out = f"Did you mean {', '.join(near)}?" if near else "`--recipe module:function` names one exactly."
+        super().__init__(cause, way_out)
         self.near = near
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The call that plays the part: `module`, `function`, `kwargs`; `note` says what was chosen when there was a choice."""
+    """The call that plays the part: `module`, `function`, `kwargs`; `note` tells of a choice that was made."""
 
     module: str
     function: str
@@ -151,7 +153,7 @@ def resolve(text: str, table: RecipeTable) -> Resolved:
     kwargs = {k: v for k, v in request.kwargs.items() if k not in _SCHEME_KEYWORDS}
     refusals: list[str] = []
     for word in MODES[mode]:
-        candidates = sorted(_candidates(asked, word, table), key=lambda pair: (not pair[1].is_library, pair[0].rank, pair[1].key))
+        candidates = sorted(_candidates(asked, word, table), key=_preference)
         fitting: list[tuple[_Parts, Resolved]] = []
         for parts, function in candidates:
             call = _call(function, mode, word, scheme, kwargs)
@@ -190,7 +192,7 @@ def _exact(request: Request, table: RecipeTable) -> Resolved | None:
     return None
 
 
-def _SCHEME_KEYWORDS_IN(request: Request) -> bool:
+def _names_scheme(request: Request) -> bool:
     return any(k in request.kwargs for k in _SCHEME_KEYWORDS)
 
 
@@ -205,6 +207,11 @@ def _mode(asked: _Parts, request: Request) -> str:
 def _scheme(request: Request) -> str | None:
     value = next((request.kwargs[k] for k in _SCHEME_KEYWORDS if k in request.kwargs), None)
     return str(value).lower() if value not in (None, "none") else None
+
+
+def _preference(candidate: tuple[_Parts, RecipeFunction]) -> tuple[object, ...]:
+    parts, function = candidate
+    return not function.is_library, parts.rank, function.key
 
 
 def _candidates(asked: _Parts, word: str, table: RecipeTable) -> Iterator[tuple[_Parts, RecipeFunction]]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Iterator, Mapping, Sequence
+from typing import Any
 
 from oombisect.repo.bridge import BridgeRepository
 from oombisect.repo.mirror import write_atomically
@@ -59,19 +60,16 @@ class RecipeFunction:
     def accepts(self, keyword: str) -> bool:
         return keyword in self.params or (self.var_keywords and (self.keywords is None or keyword in self.keywords))
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
         data = asdict(self)
         data["keywords"] = None if self.keywords is None else sorted(self.keywords)
         return data
 
     @classmethod
-    def from_json(cls, data: Mapping[str, object]) -> RecipeFunction:
-        fields = dict(data)
-        for name in ("params", "required"):
-            fields[name] = tuple(fields[name])  # type: ignore[arg-type]
-        if fields["keywords"] is not None:
-            fields["keywords"] = frozenset(fields["keywords"])  # type: ignore[arg-type]
-        return cls(**fields)  # type: ignore[arg-type]
+    def from_json(cls, data: Mapping[str, Any]) -> RecipeFunction:
+        keywords = None if data["keywords"] is None else frozenset(data["keywords"])
+        changed = {"params": tuple(data["params"]), "required": tuple(data["required"]), "keywords": keywords}
+        return cls(**{**data, **changed})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +84,16 @@ class RecipeTable:
         found = [self.functions[key] for key in self.names.get(name, ())]
         return tuple(sorted(found, key=lambda f: (not f.is_library, f.key)))
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
         functions = [f.to_json() for f in self.functions.values()]
         return {"format": _FORMAT, "functions": functions, "names": {n: list(k) for n, k in self.names.items()}}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, object]) -> RecipeTable:
+    def from_json(cls, data: Mapping[str, Any]) -> RecipeTable:
         if data.get("format") != _FORMAT:
             raise ValueError("another format")
-        functions = [RecipeFunction.from_json(f) for f in data["functions"]]  # type: ignore[attr-defined]
-        names = {n: tuple(k) for n, k in data["names"].items()}  # type: ignore[attr-defined]
+        functions = [RecipeFunction.from_json(f) for f in data["functions"]]
+        names = {n: tuple(k) for n, k in data["names"].items()}
         return cls({f.key: f for f in functions}, names)
 
 

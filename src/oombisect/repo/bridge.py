@@ -1,16 +1,16 @@
 """A Megatron Bridge history: open it, ask it, lay its commits out.
 
-Nothing is written to the user's repository, and its checkout is never touched: all work is done in a mirror in the cache.
+Nothing is written to the user's repository, its checkout is never touched: all work is done in a mirror in the cache.
 """
 
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Sequence
 
-from oombisect.errors import ExitCode, OombisectError
+from oombisect.errors import OombisectError
 from oombisect.repo import changes
 from oombisect.repo.git import Git, GitError, Kind
 from oombisect.repo.mirror import Mirror, Say, clone, mirror_of, update
@@ -151,7 +151,8 @@ class BridgeRepository:
         except GitError:  # a bare repository has no work tree to be dirty
             return None
         count = len(changed.splitlines())
-        return f"{count} uncommitted change(s) in {self.checkout} are not part of any commit and not probed" if count else None
+        told = f"{count} uncommitted change(s) in {self.checkout} are not part of any commit and are not probed"
+        return told if count else None
 
     # -- what a probe can see
 
@@ -187,8 +188,8 @@ class BridgeRepository:
 
     def changed(self, commits: Sequence[Commit]) -> list[changes.Changed]:
         """The probe-visible paths each commit changed against its first parent."""
-        paths = {pin.path for pin in self.store.pins([c.tree for c in commits]) if pin}
-        return changes.changed_paths(self.mirror.local, [c.sha for c in commits], [SOURCE_DIR, *ENV_FILES, *sorted(paths)])
+        pins = sorted({pin.path for pin in self.store.pins([c.tree for c in commits]) if pin})
+        return changes.changed_paths(self.mirror.local, [c.sha for c in commits], [SOURCE_DIR, *ENV_FILES, *pins])
 
     # -- commits on disk
 
@@ -236,9 +237,7 @@ class BridgeRepository:
         laid = self.materialise(done.commit, slot)
         ignored = ", ".join(done.ignored)
         notes = (f"conflicts outside the probed sources were settled as at the tip: {ignored}",) if ignored else ()
-        return Materialised(
-            laid.root, laid.megatron_root, laid.source_paths, laid.roots, laid.commit, laid.megatron_commit, done.changed, notes
-        )
+        return replace(laid, changed=done.changed, notes=notes)
 
 
 def open_repository(
@@ -249,7 +248,7 @@ def open_repository(
     megatron: Path | None = None,
     url: str = BRIDGE_URL,
 ) -> BridgeRepository:
-    """The history to bisect: the repository at `path`; else the Bridge checkout `cwd` lies in; else a clone in the cache.
+    """The history to bisect: the repository at `path`, else the Bridge checkout `cwd` lies in, else a cached clone.
 
     Args:
         cache: a directory of ours; mirrors and slots live in it.
@@ -310,15 +309,3 @@ def _bridge_checkout(cwd: Path) -> Path | None:
 def _remote_url(checkout: Path) -> str:
     code, output = Git(checkout, Kind.FOREIGN).call("config", "--get", "remote.origin.url", ok=(0, 1))
     return output.decode("utf-8", "replace").strip() if code == 0 else ""
-
-
-def require_commit(repository: BridgeRepository, sha: str) -> None:
-    """Fail where a commit's own files are not there.
-
-    Raises:
-        OombisectError: the clone lacks it.
-    """
-    if not repository.mirror.has_commit(sha):
-        raise OombisectError(
-            f"Commit {sha[:12]} is not in {repository.name}", "Fetch it first.", ExitCode.INFRASTRUCTURE
-        )

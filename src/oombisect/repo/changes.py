@@ -5,15 +5,15 @@ A weight only steers where the search looks first; every point stays reachable w
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import AbstractSet, Mapping, Sequence
 
 from oombisect.repo.git import NULL_SHA, Git
 from oombisect.repo.trees import ENV_FILES, SOURCE_DIR
 
-# Chosen, not measured: a changed file the probe imported counts 1; one it did not import may still be imported after the
-# change; a lock file counts little while the environment is held fixed; 10 is the median submodule move of the real history.
-IMPORTED, NOT_IMPORTED, ENV_ONLY, INVISIBLE = 1.0, 0.1, 0.02, 0.01
+# Chosen, not measured: a changed file the probe imported counts 1; one it did not import may still be imported after
+# the change; a lock file counts little while the environment is held fixed. 10 is the median of the real submodule moves.
+# the change; a lock file counts little while the environment is held fixed. 10 is the median real submodule move.
 UNKNOWN_ROLL = 10
 
 
@@ -47,7 +47,7 @@ def changed_paths(git: Git, commits: Sequence[str], paths: Sequence[str]) -> lis
     return [found.get(c, Changed()) for c in commits]
 
 
-def weigh(changed: Changed, imported: AbstractSet[str] | None, roll_sizes: Mapping[tuple[str, str], int]) -> float:
+def weigh(changed: Changed, imported: Set[str] | None, roll_sizes: Mapping[tuple[str, str], int]) -> float:
     """How much a commit counts when an interval is split; never 0.
 
     Args:

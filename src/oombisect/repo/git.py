@@ -2,12 +2,12 @@
 
 Three kinds of call, three environments:
 
-- `LOCAL`: in our own mirrors and worktrees, no transport at all. Neither the user's nor the system's configuration is read, so no filter
-  driver (LFS smudge), hook path, fsmonitor or alias exists; hooks are off besides.
+- `LOCAL`: in our own mirrors and worktrees, no transport at all. Neither the user's nor the system's configuration is
+  read, so no filter driver (LFS smudge), hook path, fsmonitor or alias exists; hooks are off besides.
 - `FOREIGN`: questions put to the user's own repository (read only). The user's configuration is read, because
   `safe.directory` lives there, with everything that could start a program during a read overridden.
-- `NETWORK`: clone and fetch. The user's configuration is read (proxy, insteadOf, credential helper, CA); prompts, hooks and
-  exotic transports (`ext::`) are off.
+- `NETWORK`: clone and fetch. The user's configuration is read (proxy, insteadOf, credential helper, CA); prompts, hooks
+  and exotic transports (`ext::`) are off.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Iterable, Mapping, Sequence
 
 from oombisect.errors import ExitCode, OombisectError
 
@@ -79,7 +79,10 @@ class GitError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Git:
-    """Runs git in one directory (a repository's git directory or a work tree), with `settings` ("key=value") and environment `variables` besides."""
+    """Runs git in one directory: a repository's git directory or a work tree.
+
+    `settings` ("key=value") and environment `variables` are added to those of its kind.
+    """
 
     directory: Path
     kind: Kind = Kind.LOCAL
@@ -162,5 +165,6 @@ def check_git() -> tuple[int, ...]:
     match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
     version = tuple(int(part) for part in match.groups(default="0")) if match else (0,)
     if version < MINIMUM_VERSION:
-        raise OombisectError(f"git is too old: {text.strip()}", f"Install git {wanted} or newer.", ExitCode.INFRASTRUCTURE)
+        way_out = f"Install git {wanted} or newer."
+        raise OombisectError(f"git is too old: {text.strip()}", way_out, ExitCode.INFRASTRUCTURE)
     return version

@@ -12,16 +12,16 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Sequence
 
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.repo.git import Git, GitError, Kind
 
 Say = Callable[[str], None]
 
-# $GIT_DIR/info/attributes outranks every .gitattributes: no filter driver runs, files lie on disk as they are in the blob.
+# $GIT_DIR/info/attributes outranks every .gitattributes: no filter driver runs, files lie on disk as they are in blobs.
 _ATTRIBUTES = "* -filter -ident -text -working-tree-encoding\n"
 _ALL_REFS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 

@@ -8,9 +8,9 @@ ancestor is C's tree.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable
 
 from oombisect.errors import OombisectError
 from oombisect.repo.git import Git
@@ -35,7 +35,7 @@ class RevertConflict(OombisectError):
 class Reverted:
     """A commit holding the tip without the culprit's change.
 
-    `changed`: False when the tip already lacks it. `ignored`: paths in conflict that no probe reads, left as at the tip.
+    `changed`: False when the tip already lacks it. `ignored`: paths in conflict that no probe reads, as at the tip.
     """
 
     commit: str

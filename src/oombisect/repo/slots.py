@@ -13,9 +13,10 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Sequence
+from typing import IO
 
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.repo.git import Git, GitError

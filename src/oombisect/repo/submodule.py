@@ -7,9 +7,9 @@ Objects are looked for where they may already lie (a clone the user names, the c
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Iterable, Mapping, Sequence
 from urllib.parse import unquote, urlparse
 
 from oombisect.errors import ExitCode, OombisectError
@@ -207,7 +207,7 @@ class SubmoduleStore:
         try:
             if mirror.promisor is None:
                 raise GitError(["fetch"], 128, "no such commit there")
-            self.say(f"Fetching Megatron-LM {pin.sha[:12]} into the cache, without file contents: {mirror.promisor.url}")
+            self.say(f"Fetching Megatron-LM {pin.sha[:12]} into the cache, without contents: {mirror.promisor.url}")
             mirror.fetch(f"{pin.sha}:refs/oombisect/{pin.sha}")
         except GitError as error:
             self._missing[pin.sha] = error.reason
@@ -232,9 +232,8 @@ class SubmoduleStore:
 def promisor_of(git_dir: Path) -> Promisor | None:
     """The promisor remote of a partial clone, None for a complete one."""
     settings = Git(git_dir, Kind.FOREIGN).call("config", "--null", "--get-regexp", r"^remote\..*", ok=(0, 1))[1]
-    values: Mapping[str, str] = dict(
-        (key, value) for key, _, value in (i.partition("\n") for i in settings.decode("utf-8", "replace").split("\0"))
-    )
+    lines = settings.decode("utf-8", "replace").split("\0")
+    values = {key: value for key, _, value in (line.partition("\n") for line in lines)}
     for key, value in values.items():
         if key.endswith(".promisor") and value.lower() in ("", "true", "yes", "on", "1"):
             name = key[: -len(".promisor")]

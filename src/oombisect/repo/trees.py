@@ -7,8 +7,8 @@ Trees are parsed here rather than asked for as `<sha>:path`: in a blobless clone
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Iterable, Iterator, Mapping, Sequence
 
 from oombisect.repo.git import Git
 
