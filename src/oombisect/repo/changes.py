@@ -12,8 +12,8 @@ from oombisect.repo.git import NULL_SHA, Git
 from oombisect.repo.trees import ENV_FILES, SOURCE_DIR
 
 # Chosen, not measured: a changed file the probe imported counts 1; one it did not import may still be imported after
-# the change; a lock file counts little while the environment is held fixed. 10 is the median of the real submodule moves.
 # the change; a lock file counts little while the environment is held fixed. 10 is the median real submodule move.
+IMPORTED, NOT_IMPORTED, ENV_ONLY, INVISIBLE = 1.0, 0.1, 0.02, 0.01
 UNKNOWN_ROLL = 10
 
 
