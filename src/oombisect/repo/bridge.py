@@ -14,7 +14,7 @@ from oombisect.errors import OombisectError
 from oombisect.repo import changes
 from oombisect.repo.git import Git, GitError, Kind
 from oombisect.repo.mirror import Mirror, Say, clone, mirror_of, update
-from oombisect.repo.revert import revert
+from oombisect.repo.revert import Reverted, revert
 from oombisect.repo.slots import Slot, acquire, prune
 from oombisect.repo.submodule import Pin, SubmoduleStore, git_directory, promisor_of
 from oombisect.repo.trees import ENV_FILES, PACKAGE_DIR, SOURCE_DIR, Entry, RelevantTrees, TreeReader
@@ -224,8 +224,8 @@ class BridgeRepository:
         paths = (slot.path / SOURCE_DIR, *((megatron_root,) if megatron_root else ()))
         return Materialised(slot.path, megatron_root, paths, roots, sha, inner[1] if inner else "")
 
-    def materialise_reverted(self, tip: str, culprit: str, slot: Slot) -> Materialised:
-        """Lay out `tip` with the change of `culprit` undone; a merge is undone against its first parent.
+    def reverted(self, tip: str, culprit: str) -> Reverted:
+        """`tip` with the change of `culprit` undone, as a commit of the mirror; a merge is undone against its first parent.
 
         Raises:
             RevertConflict: it does not come out cleanly.
@@ -234,10 +234,21 @@ class BridgeRepository:
         pins = {pin.path for pin in (self.pin(tip), self.pin(culprit)) if pin}
         done = revert(self.mirror, tip, culprit, lambda path: path.startswith(f"{SOURCE_DIR}/") or path in pins)
         self._resolved[done.commit] = done.commit
+        return done
+
+    def materialise_reverted(self, tip: str, culprit: str, slot: Slot) -> Materialised:
+        """Lay out what `reverted` makes.
+
+        Raises:
+            RevertConflict: it does not come out cleanly.
+        """
+        done = self.reverted(tip, culprit)
         laid = self.materialise(done.commit, slot)
         ignored = ", ".join(done.ignored)
         notes = (f"conflicts outside the probed sources were settled as at the tip: {ignored}",) if ignored else ()
-        return replace(laid, changed=done.changed, notes=notes)
+        return Materialised(
+            laid.root, laid.megatron_root, laid.source_paths, laid.roots, laid.commit, laid.megatron_commit, done.changed, notes
+        )
 
 
 def open_repository(

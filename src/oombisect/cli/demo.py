@@ -1,0 +1,12 @@
+"""`oombisect demo`: the whole thing on a small repository made on the spot."""
+
+from __future__ import annotations
+
+from oombisect.cli.options import Database, Json
+
+
+def demo(database: Database = None, json: Json = False) -> None:
+    """Make a small repository in Bridge's layout, with regressions in it, and bisect it on the virtual GPU."""
+    from oombisect.demo.command import run_demo
+
+    run_demo(database, as_json=json)

@@ -1,0 +1,150 @@
+"""The options that several commands share, and how their texts become values."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from oombisect.errors import OombisectError
+from oombisect.session.request import ProbeRequest
+from oombisect.units import parse_bytes
+
+Recipe = Annotated[
+    str,
+    typer.Option(
+        "--recipe",
+        help="The workload: a recipe function of Bridge, or a model and mode such as qwen3_8b_lora.",
+        show_default=False,
+    ),
+]
+Gpu = Annotated[
+    str | None,
+    typer.Option(
+        help="cuda, virtual:h100-80gb (or another profile) or virtual:81559MiB. "
+        "Default: the machine's GPUs, else a virtual H100.",
+        show_default=False,
+    ),
+]
+Limit = Annotated[
+    str | None,
+    typer.Option(help="Memory the run must fit in, e.g. 79.6GiB. Default: the device's capacity.", show_default=False),
+]
+Repo = Annotated[
+    Path | None,
+    typer.Option(
+        help="A Megatron Bridge clone. Default: the current directory, else a clone in the cache.", show_default=False
+    ),
+]
+Megatron = Annotated[
+    Path | None,
+    typer.Option(help="A Megatron-LM clone, if the submodule is not checked out.", show_default=False),
+]
+Python = Annotated[
+    Path | None,
+    typer.Option(help="The Python that trains: probes run in it. Default: oombisect's own.", show_default=False),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A config override as Bridge writes it, e.g. model.seq_length=2048. Repeatable."),
+]
+Ranks = Annotated[
+    str | None,
+    typer.Option(
+        help="Ranks to probe, e.g. 0,7. Default: one of each pipeline stage that differs.", show_default=False
+    ),
+]
+WorldSize = Annotated[
+    int | None, typer.Option(help="Number of ranks of the run. Default: the recipe's own.", show_default=False)
+]
+Iterations = Annotated[int, typer.Option(help="Training steps of a probe, at least 3.")]
+MicroBatches = Annotated[
+    int | None,
+    typer.Option(help="Micro-batches of a step. Default: as few as show the full peak.", show_default=False),
+]
+MoeSkew = Annotated[float, typer.Option(help="Tokens of the local experts over balanced routing (virtual GPU).")]
+Env = Annotated[list[str] | None, typer.Option("--env", help="NAME=VALUE for the probe's environment. Repeatable.")]
+TimeLimit = Annotated[float, typer.Option(help="Seconds a probe may take.")]
+HostMemory = Annotated[str, typer.Option(help="Host memory a probe may take.")]
+Database = Annotated[Path | None, typer.Option("--db", help="The SQLite database. Default: in the user's data folder.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout; everything else goes to stderr.")]
+
+
+def probe_request(
+    recipe: Recipe,
+    repo: Repo = None,
+    megatron: Megatron = None,
+    python: Python = None,
+    gpu: Gpu = None,
+    limit: Limit = None,
+    overrides: Overrides = None,
+    iterations: Iterations = 3,
+    ranks: Ranks = None,
+    world_size: WorldSize = None,
+    micro_batches: MicroBatches = None,
+    moe_skew: MoeSkew = 1.0,
+    env: Env = None,
+    time_limit: TimeLimit = 900.0,
+    host_memory: HostMemory = "16GiB",
+) -> ProbeRequest:
+    """The texts of the options, checked and made values.
+
+    Raises:
+        OombisectError: one of them is not what it should be.
+    """
+    return ProbeRequest(
+        recipe=recipe,
+        repo=str(repo.expanduser().absolute()) if repo else None,
+        megatron=str(megatron.expanduser().absolute()) if megatron else None,
+        python=str(python.expanduser().absolute()) if python else None,
+        gpu=gpu,
+        limit_bytes=parse_bytes(limit) if limit else None,
+        overrides=tuple(_assignments("--set", overrides)),
+        iterations=iterations,
+        ranks=_ranks(ranks),
+        world_size=world_size,
+        micro_batches=micro_batches,
+        moe_skew=moe_skew,
+        env=dict(item.split("=", 1) for item in _assignments("--env", env)),
+        time_limit=time_limit,
+        host_bytes=parse_bytes(host_memory),
+    )
+
+
+def with_probe_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give `command(..., request: ProbeRequest)` the options of `probe_request` on the command line."""
+    shared = inspect.signature(probe_request, eval_str=True).parameters
+    own = inspect.signature(command, eval_str=True).parameters
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        request = probe_request(**{name: values.pop(name) for name in shared})
+        command(request=request, **values)
+
+    keyword_only = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in {**own, **shared}.items()
+        if name != "request"
+    ]
+    run.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
+    return run
+
+
+def _assignments(option: str, items: list[str] | None) -> list[str]:
+    for item in items or ():
+        if not item.partition("=")[1] or not item.partition("=")[0].strip():
+            raise OombisectError(f"{option} {item!r} is no assignment", f"Write {option} NAME=VALUE.")
+    return list(items or ())
+
+
+def _ranks(text: str | None) -> tuple[int, ...]:
+    if text is None or text == "auto":
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() for part in parts):
+        raise OombisectError(f"--ranks {text!r} is no list of ranks", "Write it like 0,7 (or leave it out).")
+    return tuple(dict.fromkeys(int(part) for part in parts))

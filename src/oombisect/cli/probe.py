@@ -1,0 +1,27 @@
+"""`oombisect probe REV`: one reading."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from oombisect.cli.options import Database, Json, with_probe_options
+from oombisect.session.request import ProbeRequest
+
+
+@with_probe_options
+def probe(
+    request: ProbeRequest,
+    revision: Annotated[str, typer.Argument(metavar="REV", help="The commit to probe.")] = "HEAD",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Probe even if this was measured before.")] = False,
+    database: Database = None,
+    json: Json = False,
+) -> None:
+    """Measure one commit: peak allocated and reserved memory of a short training run.
+
+    Exit codes, as git bisect run has them: 0 fits, 1 does not fit, 125 unresolved, 128 infrastructure, 2 usage.
+    """
+    from oombisect.cli.probing_of import probe_once
+
+    probe_once(revision, request, database, fresh=fresh, as_json=json)

@@ -1,0 +1,36 @@
+"""The `probe` command's work: one reading, printed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from rich.console import Console
+
+from oombisect.cli.sessions_of import clock, print_json, stderr_watcher
+from oombisect.history.location import cache_dir, default_database
+from oombisect.history.store import open_store
+from oombisect.reports.terminal import render_reading
+from oombisect.session.request import ProbeRequest
+from oombisect.session.single import exit_code, probe_commit, probe_json
+
+
+def probe_once(revision: str, request: ProbeRequest, database: Path | None, *, fresh: bool, as_json: bool) -> NoReturn:
+    """Probe, print, exit as `git bisect run` expects."""
+    with open_store(database or default_database(), clock=clock) as store:
+        _, sha, limit, reading = probe_commit(
+            store,
+            revision,
+            request,
+            watcher=stderr_watcher(),
+            cwd=Path.cwd(),
+            cache=cache_dir(),
+            command=tuple(sys.argv),
+            fresh=fresh,
+        )
+    if as_json:
+        print_json(probe_json(sha, limit, reading))
+    else:
+        render_reading(sha, limit, reading, Console(highlight=False))
+    sys.exit(exit_code(reading))

@@ -1,0 +1,20 @@
+"""`oombisect resume`: go on with a session that was interrupted."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from oombisect.cli.options import Database, Json
+
+
+def resume(
+    session: Annotated[str, typer.Argument(help="The session, a unique prefix of it, or last.")] = "last",
+    database: Database = None,
+    json: Json = False,
+) -> None:
+    """Go on where an interrupted session stopped; no finished probe runs again."""
+    from oombisect.cli.sessions_of import resume_session
+
+    resume_session(session, database, as_json=json)

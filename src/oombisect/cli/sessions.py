@@ -1,0 +1,30 @@
+"""`oombisect sessions`: what was run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from oombisect.cli.options import Database, Json
+
+
+def sessions(
+    number: Annotated[int, typer.Option("-n", "--number", help="How many, newest first.")] = 20,
+    database: Database = None,
+    json: Json = False,
+) -> None:
+    """List sessions, newest first."""
+    from rich.console import Console
+
+    from oombisect.cli.sessions_of import clock, print_json
+    from oombisect.history.location import default_database
+    from oombisect.history.store import open_store
+    from oombisect.reports.sessions import render_sessions, session_json
+
+    with open_store(database or default_database(), clock=clock, readonly=True) as store:
+        found = store.sessions(number)
+    if json:
+        print_json({"schema": 1, "sessions": [session_json(session) for session in found]})
+    else:
+        render_sessions(found, Console(highlight=False))

@@ -1,0 +1,74 @@
+"""Running and resuming sessions for the commands: the terminal or JSON around `oombisect.session`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.console import Console
+
+from oombisect.history.location import cache_dir, default_database
+from oombisect.history.store import Store, open_store
+from oombisect.reports.terminal import render
+from oombisect.reports.watch import ConsoleWatcher
+from oombisect.session.request import BisectRequest
+from oombisect.session.running import bisect_range
+
+
+def run_session(request: BisectRequest, database: Path | None, *, as_json: bool, kind: str = "run") -> NoReturn:
+    """Start a session, run it to its verdict, print that, exit with its code."""
+    with open_store(database or default_database(), clock=clock) as store:
+        _run(store, request, database, as_json, kind=kind)
+
+
+def resume_session(name: str, database: Path | None, *, as_json: bool) -> NoReturn:
+    """As `run_session`, from where a session stopped."""
+    with open_store(database or default_database(), clock=clock) as store:
+        stored = store.resume_session(name)
+        request = BisectRequest.from_json(stored.spec.arguments)
+        _run(store, request, database, as_json, kind=stored.spec.kind, session=stored.id)
+
+
+def _run(store: Store, request: BisectRequest, database: Path | None, as_json: bool, **which: Any) -> NoReturn:
+    begun: list[str] = []
+    try:
+        report = bisect_range(
+            store,
+            request,
+            watcher=stderr_watcher(),
+            cwd=Path.cwd(),
+            cache=cache_dir(),
+            command=tuple(sys.argv),
+            on_session=begun.append,
+            **which,
+        )
+    except BaseException:
+        if begun:
+            where = f" --db {database}" if database else ""
+            print("\nStopped early; every finished probe is kept. To go on:", file=sys.stderr)
+            print(f"  oombisect resume {begun[0]}{where}", file=sys.stderr)
+        raise
+    if as_json:
+        print_json(report.to_json())
+    else:
+        render(report, Console(highlight=False))
+    sys.exit(report.exit_code)
+
+
+def print_json(data: Any) -> None:
+    """The one JSON document on stdout."""
+    json.dump(data, sys.stdout, indent=1)
+    print()
+
+
+def stderr_watcher() -> ConsoleWatcher:
+    """What goes on, on stderr: stdout is the result's."""
+    return ConsoleWatcher(Console(stderr=True, highlight=False))
+
+
+def clock() -> datetime:
+    """The time, for the store: an aware datetime."""
+    return datetime.now(UTC)

@@ -1,0 +1,1 @@
+"""What people see: the terminal report, the live view, the JSON on stdout."""

@@ -1,0 +1,99 @@
+"""Sessions as the database has them: the list, and one of them with its verdict and every probe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from oombisect.history.records import SessionState, StoredProbe, StoredSession
+from oombisect.reports.terminal import short
+from oombisect.reports.watch import summary
+from oombisect.units import format_bytes
+
+
+def session_json(session: StoredSession) -> dict[str, Any]:
+    """One session of `sessions --json`."""
+    spec = session.spec
+    return {
+        "id": session.id,
+        "state": str(session.state),
+        "kind": spec.kind,
+        "created": session.created.isoformat(),
+        "recipe": spec.recipe,
+        "repo": spec.repo,
+        "device": spec.device,
+        "limit_bytes": spec.limit_bytes,
+        "good": spec.good,
+        "bad": spec.bad,
+        "exit": session.exit_code,
+        "verdict": (session.verdict or {}).get("verdict", {}).get("kind"),
+    }
+
+
+def probe_row_json(probe: StoredProbe) -> dict[str, Any]:
+    """One probe of `show --json`."""
+    spec = probe.spec
+    return {
+        "id": probe.id,
+        "point": spec.point,
+        "subject": spec.subject,
+        "request": spec.request,
+        "capacity_bytes": spec.capacity_bytes,
+        "settings": dict(spec.settings),
+        "started": probe.started.isoformat(),
+        "finished": probe.finished.isoformat() if probe.finished else None,
+        "reading": probe.reading.to_json() if probe.reading else None,
+    }
+
+
+def render_sessions(sessions: Sequence[StoredSession], console: Console) -> None:
+    """A table, newest first."""
+    if not sessions:
+        console.print("No sessions yet. `oombisect run GOOD..BAD --recipe NAME` starts one.")
+        return
+    table = Table(box=None, header_style="dim", show_edge=False)
+    for name in ("session", "state", "kind", "recipe", "range", "device", "verdict"):
+        table.add_column(name)
+    for session in sessions:
+        spec = session.spec
+        ends = short(spec.good) if spec.good == spec.bad else f"{short(spec.good)}..{short(spec.bad)}"
+        verdict = _verdict(session.verdict)
+        cells = (session.id, str(session.state), spec.kind, spec.recipe, ends, spec.device, verdict)
+        table.add_row(*(Text(cell) for cell in cells))
+    console.print(table)
+
+
+def _verdict(stored: Mapping[str, Any] | None) -> str:
+    if not stored:
+        return ""
+    if "verdict" not in stored:
+        reading = stored.get("reading", {})
+        return f"{reading.get('outcome')}, fits: {reading.get('fits')}"
+    verdict = stored["verdict"]
+    named = [f"{short(step['point'])} ({step['class']})" for step in verdict["steps"] if step["named"]]
+    return f"{verdict['kind']}: {', '.join(named)}" if named else str(verdict["kind"])
+
+
+def render_probes(session: StoredSession, probes: Sequence[StoredProbe], console: Console) -> None:
+    """The head of a session and each of its probes."""
+    spec = session.spec
+    limit = f", limit {format_bytes(spec.limit_bytes)}" if spec.limit_bytes else ""
+    console.print(Text(f"{session.id}  {session.state}  {spec.kind} {spec.recipe} on {spec.device}{limit}"))
+    console.print(Text(f"  {spec.repo}  {short(spec.good)}..{short(spec.bad)}", style="dim"))
+    for probe in probes:
+        took = _seconds(probe.started, probe.finished)
+        what = summary(probe.reading) if probe.reading else "unfinished"
+        at = f" at {format_bytes(probe.spec.capacity_bytes)}" if probe.spec.capacity_bytes else ""
+        line = f"  {probe.id:>5}  {short(probe.spec.point):<10}  {probe.spec.request}{at}  {what}  {took}"
+        console.print(Text(f"{line}  {probe.spec.subject[:60]}"), soft_wrap=True)
+    if session.state is SessionState.INTERRUPTED and spec.kind != "probe":
+        console.print(Text(f"Go on with: oombisect resume {session.id}", style="bold"))
+
+
+def _seconds(started: datetime, finished: datetime | None) -> str:
+    return f"{(finished - started).total_seconds():.1f} s" if finished else ""

@@ -1,0 +1,1 @@
+"""One bisection: the loop from the search's plan to probes, to the store, and back; then the verdict."""

@@ -1,0 +1,219 @@
+"""The loop: plan, probe, record, observe; until the search has nothing more to ask. Then the verdict.
+
+Every observation is an event in the store before it is acted on, and the search is deterministic, so a session that
+was killed goes on where it was: its events are told to a new search, and no finished probe runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from oombisect.errors import ExitCode, OombisectError
+from oombisect.readings import Outcome, Reading
+from oombisect.search.conclusion import Conclusion, conclude
+from oombisect.search.observation import Censored, Conflict, Exact, Infra, Metrics, Observation, Unresolved
+from oombisect.search.options import Options
+from oombisect.search.plan import plan
+from oombisect.search.requests import Measure, Remeasure, Request, Revert
+from oombisect.search.state import State, observe, start
+from oombisect.session.measuring import Measurer, Target
+from oombisect.session.steps import Judge
+from oombisect.session.verdict import Report, Verdict
+from oombisect.units import format_bytes
+
+if TYPE_CHECKING:
+    from oombisect.history.store import Store
+
+START = "start"
+OBSERVATION = "observation"
+_REQUESTS: dict[str, type[Measure] | type[Remeasure] | type[Revert]] = {
+    "measure": Measure,
+    "remeasure": Remeasure,
+    "revert": Revert,
+}
+_NAMES = {kind: name for name, kind in _REQUESTS.items()}
+
+
+class Line(Protocol):
+    """An axis made ready for a session: its points as probe targets."""
+
+    @property
+    def targets(self) -> Sequence[Target]: ...
+    @property
+    def weights(self) -> Sequence[float]: ...
+    def reverted(self, index: int) -> Target:
+        """The bad tip without the change that `index` brought.
+
+        Raises:
+            CannotRevert: it does not revert cleanly.
+        """
+        ...
+
+
+class CannotRevert(Exception):
+    """A change does not revert cleanly on the bad tip."""
+
+
+@dataclass
+class Bisection:
+    """One session over one line."""
+
+    store: Store
+    session: str
+    line: Line
+    measurer: Measurer
+    options: Options
+    limit: int
+
+    def run(self) -> Conclusion:
+        """Search to the end.
+
+        Raises:
+            OombisectError: an end of the range cannot be measured, or no probe can be started.
+        """
+        state = self._replayed()
+        while requests := plan(state):
+            request = requests[0]
+            observation, payload = self._answer(request)
+            self.store.append_event(self.session, OBSERVATION, {"request": _to_json(request), **payload})
+            state = observe(state, request, observation)
+            self._check_ends(request, observation)
+            self.measurer.watcher.progress(_progress(state))
+        return conclude(state)
+
+    def report(self, conclusion: Conclusion, *, reproduce: Sequence[str], workload: Mapping[str, Any]) -> Report:
+        """The verdict, its steps judged by further probes where the class is in doubt."""
+        targets = self.line.targets
+        steps = Judge(self.line, self.measurer, self.limit, conclusion).steps()
+        crossing = conclusion.crossing
+        verdict = Verdict(
+            kind=conclusion.kind,
+            limit_bytes=self.limit,
+            crossing=targets[crossing].key if crossing is not None else None,
+            steps=steps,
+            growth={
+                "allocated": conclusion.growth.allocated,
+                "reserved": conclusion.growth.reserved,
+                "external": conclusion.growth.external,
+            },
+            explained=conclusion.explained,
+            unresolved=tuple((targets[a].key, targets[b].key) for a, b in conclusion.unresolved),
+            notes=tuple(conclusion.notes),
+        )
+        good, bad = (self._end(index) for index in (0, len(targets) - 1))
+        events = [event.payload for event in self.store.events(self.session) if event.kind == OBSERVATION]
+        return Report(
+            session=self.session,
+            verdict=verdict,
+            good=good,
+            bad=bad,
+            probes=len(self.store.probes(self.session)),
+            probes_cached=sum(bool(event["cached"]) for event in events),
+            points=len(targets),
+            workload=dict(workload),
+            reproduce=tuple(reproduce),
+        )
+
+    def _replayed(self) -> State:
+        """The search as far as this session came; what was known at its start is fixed then, for the budget's sake."""
+        targets = self.line.targets
+        events = self.store.events(self.session)
+        begun = next((event.payload for event in events if event.kind == START), None)
+        if begun is None:
+            begun = {"known": [index for index, target in enumerate(targets) if self.measurer.known(target)]}
+            self.store.append_event(self.session, START, begun)
+        state = start(
+            len(targets),
+            self.options,
+            weights=self.line.weights,
+            groups=[str(sorted(target.trees.items())) for target in targets],
+            known=frozenset(begun["known"]),
+        )
+        for event in events:
+            if event.kind == OBSERVATION:
+                request, observation = _from_json(event.payload["request"]), self._recorded(event.payload)
+                state = observe(state, request, observation)
+                self._check_ends(request, observation)
+        return state
+
+    def _answer(self, request: Request) -> tuple[Observation, dict[str, Any]]:
+        purpose = _NAMES[type(request)]
+        try:
+            target = self._target(request)
+        except CannotRevert as error:
+            return Conflict(str(error)), {"probe": None, "fits": None, "conflict": str(error), "cached": False}
+        measured = self.measurer.measure(target, purpose, fresh=not isinstance(request, Measure))
+        fits = self.measurer.fits(target, measured, self.limit)
+        observation = _observation(measured.reading, fits)
+        return observation, {"probe": measured.probe, "fits": fits, "conflict": None, "cached": measured.cached}
+
+    def _target(self, request: Request) -> Target:
+        if isinstance(request, Revert):
+            return self.line.reverted(request.index)
+        return self.line.targets[request.index]
+
+    def _recorded(self, payload: Mapping[str, Any]) -> Observation:
+        if payload["conflict"] is not None:
+            return Conflict(payload["conflict"])
+        return _observation(self.store.reading(payload["probe"]), payload["fits"])
+
+    def _end(self, index: int) -> Reading:
+        target = self.line.targets[index]
+        measured = self.measurer.measure(target, "measure")
+        return measured.reading.with_fits(self.measurer.fits(target, measured, self.limit))
+
+    def _check_ends(self, request: Request, observation: Observation) -> None:
+        last = len(self.line.targets) - 1
+        if request.index not in (0, last) or not isinstance(observation, Unresolved):
+            return
+        name = "good" if request.index == 0 else "bad"
+        raise OombisectError(
+            f"The {name} end {self.line.targets[request.index].key[:10]} cannot be probed: {observation.reason}",
+            f"Choose another {name} end, or mend what it says (an override with --set, another --python).",
+            ExitCode.USAGE,
+        )
+
+
+def _progress(state: State) -> str:
+    so_far = conclude(state)
+    if not so_far.stretches:
+        return ""
+    widest = format_bytes(so_far.largest_open)
+    return f"{so_far.explained:.0%} of the movement explained, largest open interval {widest}"
+
+
+def metrics_of(reading: Reading) -> Metrics:
+    """A reading as the search sees it: the worst rank of each figure, and the peak allocated of each phase."""
+    phases: dict[str, int] = {}
+    for rank in reading.ranks:
+        for name, phase in rank.phases.items():
+            phases[name] = max(phases.get(name, 0), phase.allocated_peak)
+    return Metrics(
+        allocated=reading.peak_allocated,
+        reserved=reading.peak_reserved,
+        external=reading.external,
+        allocations=max((rank.allocations for rank in reading.ranks), default=0),
+        phases=tuple(phases.items()),
+    )
+
+
+def _observation(reading: Reading, fits: bool) -> Observation:
+    match reading.outcome:
+        case Outcome.EXACT:
+            return Exact(metrics_of(reading), fits)
+        case Outcome.CENSORED:
+            return Censored(metrics_of(reading))
+        case Outcome.UNRESOLVED:
+            return Unresolved(reading.reason)
+        case Outcome.INFRA:
+            return Infra(reading.reason)
+
+
+def _to_json(request: Request) -> dict[str, Any]:
+    return {"kind": _NAMES[type(request)], "index": request.index}
+
+
+def _from_json(data: Mapping[str, Any]) -> Request:
+    return _REQUESTS[data["kind"]](data["index"])

@@ -1,0 +1,218 @@
+"""Answer one question about one point: from the database if it was ever measured, else by a probe, recorded first.
+
+A measurement is keyed by its signature: everything that the probe can see. Same signature, same measurement.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from oombisect.history.records import ProbeSpec, StoredProbe
+from oombisect.history.signature import signature
+from oombisect.probing.collect import ProbeRun
+from oombisect.probing.prober import Prober
+from oombisect.probing.workload import RecipeCall, Sources, Variation
+from oombisect.readings import Outcome, Reading
+from oombisect.resources import probes_dir
+
+if TYPE_CHECKING:
+    from oombisect.history.store import Store
+
+PLAIN = Variation()
+_INFRA_TRIES = 2
+
+
+class CannotLayOut(Exception):
+    """The point cannot be put on disk (a submodule commit that is nowhere, a revert that conflicts): no probe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Something a probe can run at: a commit, or the bad tip with a change reverted.
+
+    `trees` identify the code a probe sees. `call` is the recipe function there, or `obstacle` says why there is none;
+    `submodule` is the Megatron-LM commit it pins.
+    """
+
+    key: str
+    subject: str
+    trees: Mapping[str, Any]
+    lay_out: Callable[[], Sources]
+    call: RecipeCall | None = None
+    obstacle: str = ""
+    submodule: str = ""
+    repo: str = "bridge"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A measurement and where it lies in the database. `cached` if no probe had to run for it."""
+
+    probe: int
+    reading: Reading
+    cached: bool
+    config: Mapping[str, Any] | None = field(default=None, repr=False)
+
+
+class Watcher(Protocol):
+    """Is told what goes on; the live view is one."""
+
+    def say(self, text: str) -> None: ...
+    def progress(self, text: str) -> None: ...
+    def tick(self, seconds: float) -> None: ...
+    def probe_started(self, target: Target, variation: Variation, purpose: str) -> None: ...
+    def probe_finished(self, target: Target, measured: Measured, purpose: str, seconds: float) -> None: ...
+
+
+@dataclass
+class Measurer:
+    """Measures targets for one session: `prober` runs probes, `store` remembers them."""
+
+    store: Store
+    session: str
+    prober: Prober
+    watcher: Watcher
+
+    def measure(
+        self,
+        target: Target,
+        purpose: str,
+        variation: Variation = PLAIN,
+        *,
+        fresh: bool = False,
+        ranks: tuple[int, ...] | None = None,
+    ) -> Measured:
+        """The measurement of `target`. `fresh` accepts none from before this session asked for a fresh one.
+
+        Infrastructure failures are tried again; what remains is returned, never hidden.
+
+        Raises:
+            OombisectError: no probe can be started (disk full, interpreter gone).
+        """
+        sign = self.sign(target, variation, ranks)
+        known = self._asked_before(sign, purpose) if fresh else self.store.find_measurement(sign)
+        if known is not None and known.reading is not None:
+            measured = self._of(known, cached=True)
+            self.watcher.probe_finished(target, measured, purpose, 0.0)
+            return measured
+        self.watcher.probe_started(target, variation, purpose)
+        for attempt in range(1, _INFRA_TRIES + 1):
+            measured, seconds = self._probe(target, purpose, variation, sign, ranks)
+            self.watcher.probe_finished(target, measured, purpose, seconds)
+            if measured.reading.outcome is not Outcome.INFRA:
+                break
+            if attempt < _INFRA_TRIES:
+                self.watcher.say(f"trying again: {measured.reading.reason}")
+        return measured
+
+    def known(self, target: Target) -> bool:
+        """Whether a plain measurement of `target` is in the database."""
+        return self.store.find_measurement(self.sign(target, PLAIN, None)) is not None
+
+    def fits(self, target: Target, measured: Measured, limit: int, variation: Variation = PLAIN) -> bool:
+        """Whether `target` survives within `limit` bytes, context and other external memory included.
+
+        Peak device use within the limit always fits. Peak allocated and external above it never do. In between the
+        allocator decides (it frees cached segments and tries again), so a probe with the limit enforced tells.
+        """
+        reading = measured.reading
+        if reading.outcome is not Outcome.EXACT:
+            return False
+        if reading.peak_device <= limit:
+            return True
+        if max(rank.peak_allocated + rank.external for rank in reading.ranks) > limit:
+            return False
+        return self.survives(target, measured, limit, variation)
+
+    def survives(self, target: Target, measured: Measured, limit: int, variation: Variation = PLAIN) -> bool:
+        """Probe with `limit` enforced, on the ranks that go above it."""
+        ranks = tuple(rank.rank for rank in measured.reading.ranks if rank.peak_device > limit)
+        limited = self.measure(target, "fit", replace(variation, limit_bytes=limit), ranks=ranks or None)
+        return limited.reading.outcome is Outcome.EXACT
+
+    def sign(self, target: Target, variation: Variation, ranks: tuple[int, ...] | None) -> str:
+        """The signature of a measurement."""
+        return signature(
+            {
+                "trees": dict(target.trees),
+                "call": target.call.to_json() | {"requested": None} if target.call else target.obstacle,
+                "variation": variation.to_json(),
+                "ranks": list(ranks) if ranks else None,
+                **self._common,
+            }
+        )
+
+    @cached_property
+    def _common(self) -> dict[str, Any]:
+        workload = self.prober.workload.to_json()
+        del workload["recipe"]
+        return {
+            "workload": workload,
+            "device": dict(self.prober.device.identity),
+            "interpreter": self.prober.interpreter.fingerprint,
+            "probe": probe_version(),
+        }
+
+    def _asked_before(self, sign: str, purpose: str) -> StoredProbe | None:
+        """A finished probe of this session for the same purpose: it was interrupted between probing and deciding."""
+        mine = (p for p in self.store.probes(self.session) if p.spec.signature == sign and p.spec.request == purpose)
+        return next((p for p in mine if p.reading is not None and p.reading.outcome is not Outcome.INFRA), None)
+
+    def _of(self, probe: StoredProbe, cached: bool) -> Measured:
+        reading = probe.reading
+        assert reading is not None
+        config = self.store.config(reading.config_hash) if reading.config_hash else None
+        return Measured(probe.id, reading, cached, config)
+
+    def _probe(
+        self, target: Target, purpose: str, variation: Variation, sign: str, ranks: tuple[int, ...] | None
+    ) -> tuple[Measured, float]:
+        prober = self.prober
+        probe = self.store.begin_probe(
+            ProbeSpec(
+                session=self.session,
+                signature=sign,
+                repo=target.repo,
+                point=target.key,
+                subject=target.subject,
+                recipe=prober.workload.recipe,
+                device=prober.device.name,
+                simulated=prober.device.simulated,
+                settings=prober.workload.to_json() | variation.to_json(),
+                job={"call": target.call.to_json() if target.call else None, "ranks": list(ranks or ())},
+                probe_version=probe_version(),
+                request=purpose,
+                capacity_bytes=variation.limit_bytes,
+            )
+        )
+        run = self._run(target, variation, probe, ranks)
+        stored = self.store.finish_probe(
+            probe, run.reading, config=run.config, allocator_settings=run.allocator_settings
+        )
+        return self._of(stored, cached=False), run.seconds
+
+    def _run(self, target: Target, variation: Variation, probe: int, ranks: tuple[int, ...] | None) -> ProbeRun:
+        device = self.prober.device
+        unresolved = Reading(Outcome.UNRESOLVED, device=device.name, simulated=device.simulated)
+        if target.call is None:
+            return ProbeRun(replace(unresolved, reason=target.obstacle))
+        try:
+            sources = target.lay_out()
+        except CannotLayOut as error:
+            return ProbeRun(replace(unresolved, reason=str(error)))
+        out = self.store.artifacts_dir(self.session, probe)
+        return self.prober.run(target.call, sources, out, variation, ranks)
+
+
+@cache
+def probe_version() -> str:
+    """A hash of the probe scripts: another probe is another measurement."""
+    digest = hashlib.sha256()
+    for path in sorted(probes_dir().rglob("*")):
+        if path.is_file() and path.suffix in (".py", ".json"):
+            digest.update(f"{path.relative_to(probes_dir())}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,71 @@
+"""From a request to a session that can run: repository, device, interpreter, store, axis; new or resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from oombisect.errors import OombisectError
+from oombisect.probing.devices import Device, open_device
+from oombisect.probing.guard import Limits
+from oombisect.probing.interpreter import inspect_interpreter
+from oombisect.probing.prober import Prober
+from oombisect.repo.bridge import BridgeRepository, open_repository
+from oombisect.repo.slots import Slot
+from oombisect.session.measuring import Watcher
+from oombisect.session.request import ProbeRequest
+from oombisect.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What probing a commit takes: the history, a slot to lay commits out in, a device, and a prober on it."""
+
+    repository: BridgeRepository
+    slot: Slot
+    device: Device
+    prober: Prober
+    limit: int
+
+
+@contextmanager
+def open_workshop(
+    request: ProbeRequest,
+    *,
+    cwd: Path,
+    cache: Path,
+    watcher: Watcher,
+) -> Iterator[Workshop]:
+    """Open everything a probe needs; the slot is released at the end.
+
+    Raises:
+        OombisectError: no repository, no such device or interpreter, a limit above the device's capacity.
+    """
+    repository = open_repository(
+        Path(request.repo) if request.repo else None,
+        cwd,
+        cache,
+        watcher.say,
+        Path(request.megatron) if request.megatron else None,
+    )
+    interpreter = inspect_interpreter(Path(request.python) if request.python else None)
+    device = open_device(request.gpu, interpreter, cache)
+    if request.gpu is None and device.simulated:
+        watcher.say(f"no GPU here: probing on {device.name} (simulated)")
+    limit = request.limit_bytes or device.capacity
+    if limit > device.capacity and not device.simulated:
+        raise OombisectError(
+            f"the limit of {format_bytes(limit)} is above the device's {format_bytes(device.capacity)}",
+            "A run cannot be shown to fit more than the device has; probe on a larger virtual GPU instead.",
+        )
+    prober = Prober(
+        interpreter,
+        device,
+        request.workload,
+        Limits(request.time_limit, request.host_bytes),
+        watcher.tick,
+    )
+    with repository.acquire_slot() as slot:
+        yield Workshop(repository, slot, device, prober, limit)

@@ -1,0 +1,121 @@
+"""Run a session over a range of commits, new or resumed, from the request to the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oombisect.axes.commits import commit_range, parse_range
+from oombisect.errors import OombisectError
+from oombisect.history.records import SessionSpec
+from oombisect.recipes.scan import RecipeScanner
+from oombisect.search.options import Options
+from oombisect.session.bisection import Bisection
+from oombisect.session.commit_line import CommitLine, CommitTargets
+from oombisect.session.measuring import Measurer, Watcher
+from oombisect.session.opening import Workshop, open_workshop
+from oombisect.session.reproduce import reproduce_commands
+from oombisect.session.request import BisectRequest
+from oombisect.session.stopping import interrupted_unless_finished
+from oombisect.session.verdict import Report
+
+if TYPE_CHECKING:
+    from oombisect.history.store import Store
+
+
+def bisect_range(
+    store: Store,
+    request: BisectRequest,
+    *,
+    watcher: Watcher,
+    cwd: Path,
+    cache: Path,
+    command: tuple[str, ...],
+    kind: str = "run",
+    session: str | None = None,
+    on_session: Callable[[str], None],
+) -> Report:
+    """Bisect `request.range`; `session` names the one to go on with, None starts a new one.
+
+    `on_session` is told the session's id as soon as there is one. The session is finished when this returns, and
+    interrupted, to be resumed, if this raises.
+
+    Raises:
+        OombisectError: the range, an end of it, or the machine is not as it must be.
+    """
+    good, bad = parse_range(request.range)
+    with open_workshop(request.probe, cwd=cwd, cache=cache, watcher=watcher) as workshop:
+        axis = commit_range(workshop.repository, good, bad, first_parent=request.first_parent, paths=request.paths)
+        for note in (*axis.notes, workshop.repository.note_on_checkout()):
+            if note:
+                watcher.say(note)
+        scanner = RecipeScanner(workshop.repository, cache)
+        line = CommitLine(axis, CommitTargets(workshop.repository, workshop.slot, scanner, request.probe.recipe))
+        _require_recipe(line, request.probe.recipe)
+        if session is None:
+            session = _create(store, request, workshop, axis.points[0].key, axis.points[-1].key, command, kind)
+        on_session(session)
+        with interrupted_unless_finished(store, session):
+            watcher.say(f"session {session}: {len(axis.points)} points, {len(set(axis.groups()))} of them different")
+            bisection = Bisection(
+                store=store,
+                session=session,
+                line=line,
+                measurer=Measurer(store, session, workshop.prober, watcher),
+                options=_options(request, workshop.device.simulated),
+                limit=workshop.limit,
+            )
+            conclusion = bisection.run()
+            report = bisection.report(
+                conclusion,
+                workload=workshop.prober.workload.to_json() | {"device": workshop.device.name},
+                reproduce=reproduce_commands(conclusion, line, request, workshop),
+            )
+            store.finish_session(session, int(report.exit_code), report.to_json())
+            return report
+
+
+def _options(request: BisectRequest, simulated: bool) -> Options:
+    return Options(
+        find=request.find,  # type: ignore[arg-type]  # checked by Options itself
+        noise_bytes=0 if simulated else None,
+        min_step_bytes=request.min_step_bytes,
+        budget=request.budget,
+        exhaustive=request.exhaustive,
+        grid=request.grid,
+    )
+
+
+def _require_recipe(line: CommitLine, recipe: str) -> None:
+    """Fail before any probe where the recipe's name means nothing at one of the ends."""
+    good, bad = line.targets[0], line.targets[-1]
+    if good.call and bad.call:
+        return
+    which = "neither end of the range" if not (good.call or bad.call) else "only one end of the range"
+    obstacle = good.obstacle or bad.obstacle
+    raise OombisectError(f"Recipe {recipe!r} exists at {which}: {obstacle}", "Name a recipe that both ends have.")
+
+
+def _create(
+    store: Store,
+    request: BisectRequest,
+    workshop: Workshop,
+    good: str,
+    bad: str,
+    command: tuple[str, ...],
+    kind: str,
+) -> str:
+    return store.create_session(
+        SessionSpec(
+            kind=kind,
+            command=command,
+            arguments=request.to_json() | {"range": f"{good}..{bad}"},
+            repo=workshop.repository.name,
+            recipe=request.probe.recipe,
+            device=workshop.device.name,
+            good=good,
+            bad=bad,
+            limit_bytes=workshop.limit,
+        )
+    ).id

@@ -1,0 +1,163 @@
+"""What a session concluded; `Report.to_json` is the contract of `run --json` (docs/json.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from oombisect.errors import ExitCode
+from oombisect.readings import Reading
+
+SCHEMA = 1
+
+EXIT_OF_KIND = {
+    "culprit": ExitCode.CULPRIT,
+    "none": ExitCode.NO_REGRESSION,
+    "blurred": ExitCode.BLURRED,
+    "creep": ExitCode.CREEP,
+    "budget": ExitCode.BUDGET,
+    "infra": ExitCode.INFRASTRUCTURE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StepVerdict:
+    """One change and its size. `delta` is bytes by metric (allocated, reserved, external), signed bad minus good.
+
+    `kind` is capacity, fragmentation, external, mixed or unknown; `confirmed` is yes, superseded, conflict, refuted
+    or not-tried; `evidence` holds what proves both. `named`: the evidence carries a name. `blurred` lists the points
+    that may have brought it, where some between parent and point cannot be probed.
+    """
+
+    point: str
+    parent: str
+    subject: str
+    repo: str
+    delta: Mapping[str, int]
+    kind: str
+    confirmed: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    named: bool = True
+    crosses_limit: bool = False
+    blurred: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "point": self.point,
+            "parent": self.parent,
+            "subject": self.subject,
+            "repo": self.repo,
+            "delta_bytes": dict(self.delta),
+            "class": self.kind,
+            "confirmed": self.confirmed,
+            "named": self.named,
+            "crosses_limit": self.crosses_limit,
+            "blurred": list(self.blurred),
+            "evidence": dict(self.evidence),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StepVerdict:
+        return cls(
+            point=data["point"],
+            parent=data["parent"],
+            subject=data["subject"],
+            repo=data["repo"],
+            delta=data["delta_bytes"],
+            kind=data["class"],
+            confirmed=data["confirmed"],
+            evidence=data["evidence"],
+            named=data["named"],
+            crosses_limit=data["crosses_limit"],
+            blurred=tuple(data["blurred"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The conclusion. `growth_bytes` is peak allocated of the bad end minus that of the good one."""
+
+    kind: str
+    limit_bytes: int
+    crossing: str | None
+    steps: tuple[StepVerdict, ...]
+    growth: Mapping[str, int]
+    explained: float
+    unresolved: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "limit_bytes": self.limit_bytes,
+            "crossing": self.crossing,
+            "steps": [step.to_json() for step in self.steps],
+            "growth_bytes": self.growth.get("allocated", 0),
+            "growth": dict(self.growth),
+            "explained": round(self.explained, 4),
+            "unresolved": [list(pair) for pair in self.unresolved],
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Verdict:
+        return cls(
+            kind=data["kind"],
+            limit_bytes=data["limit_bytes"],
+            crossing=data["crossing"],
+            steps=tuple(StepVerdict.from_json(step) for step in data["steps"]),
+            growth=data["growth"],
+            explained=data["explained"],
+            unresolved=tuple((first, last) for first, last in data["unresolved"]),
+            notes=tuple(data["notes"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything a finished session has to say."""
+
+    session: str
+    verdict: Verdict
+    good: Reading
+    bad: Reading
+    probes: int
+    probes_cached: int
+    points: int
+    workload: Mapping[str, Any]
+    reproduce: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return EXIT_OF_KIND[self.verdict.kind]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "session": self.session,
+            "exit": int(self.exit_code),
+            "verdict": self.verdict.to_json(),
+            "good": self.good.to_json(),
+            "bad": self.bad.to_json(),
+            "points": self.points,
+            "probes": self.probes,
+            "probes_cached": self.probes_cached,
+            "workload": dict(self.workload),
+            "reproduce": list(self.reproduce),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Report:
+        """A stored report again, as `to_json` wrote it."""
+        return cls(
+            session=data["session"],
+            verdict=Verdict.from_json(data["verdict"]),
+            good=Reading.from_json(data["good"]),
+            bad=Reading.from_json(data["bad"]),
+            probes=data["probes"],
+            probes_cached=data["probes_cached"],
+            points=data["points"],
+            workload=data["workload"],
+            reproduce=tuple(data["reproduce"]),
+        )
