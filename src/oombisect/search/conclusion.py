@@ -106,7 +106,7 @@ def conclude(state: State) -> Conclusion:
         crossing_range,
         steps,
         survey.growth,
-        isinstance(survey.bad, Censored) or isinstance(survey.good, Censored),
+        survey.span is not None and survey.span.censored,
         survey.explained,
         _unresolved(survey),
         _turning_points(survey),
@@ -139,6 +139,8 @@ def _ends(survey: Survey) -> tuple[Verdict, list[str]]:
 
 
 def _verdict(survey: Survey, steps: tuple[Step, ...]) -> Verdict:
+    if survey.span is not None and survey.span.kind is Kind.UNKNOWN:
+        return "blurred"
     if is_over(survey):
         return "none"
     if unfinished(survey):
@@ -150,17 +152,15 @@ def _verdict(survey: Survey, steps: tuple[Step, ...]) -> Verdict:
         return "culprit"
     if not survey.grew and survey.crossing is None:
         return "none"
-    # Large single changes were found, but the evidence is too thin to name one.
-    return "blurred" if any(s.confirmed in ("refuted", "superseded") and _large(survey, s) for s in steps) else "creep"
-
-
-def _large(survey: Survey, step: Step) -> bool:
-    return survey.gain(step.delta) >= survey.min_step and not step.censored
+    # Large single changes that fresh evidence does not bear out: too thin to name one, and no creep either.
+    explained = confirm.taken_back(survey)
+    doubtful = [i for i in confirm.candidates(survey) if i not in explained and confirm.deserves_name(survey, i)]
+    return "blurred" if doubtful else "creep"
 
 
 def _matters(survey: Survey, interval: Interval) -> bool:
     """Whether a blurred interval hides what the search was for."""
-    if survey.gain(interval.delta) >= survey.min_step:
+    if survey.gain(interval) >= survey.min_step:
         return True
     return interval == survey.crossing and (interval.censored or not survey.grew)
 
@@ -183,7 +183,6 @@ def _step(survey: Survey, interval: Interval, candidates: set[Interval]) -> Step
     confirmed: Confirmed = "not-tried"
     if interval.kind is Kind.STEP and interval in candidates:
         confirmed = confirm.confirmed(survey, interval)
-    large = survey.gain(interval.delta) >= survey.min_step or not survey.grew
     before, after = survey.state.reading(interval.low), survey.state.reading(interval.high)
     assert before is not None and after is not None
     one, two = dict(metrics_of(before).phases), dict(metrics_of(after).phases)
@@ -193,7 +192,9 @@ def _step(survey: Survey, interval: Interval, candidates: set[Interval]) -> Step
         parent=line.last(interval.low),
         delta=interval.delta,
         confirmed=confirmed,
-        named=interval in candidates and large and confirmed not in ("refuted", "superseded"),
+        named=interval in candidates
+        and confirm.deserves_name(survey, interval)
+        and confirmed not in ("refuted", "superseded"),
         censored=interval.censored,
         phases=tuple((name, delta) for name, delta in moved.items() if abs(delta) > survey.epsilon),
         blurred_with=None if interval.single else _changes(survey, interval),
@@ -215,18 +216,16 @@ def _crossing(survey: Survey) -> tuple[int | None, tuple[int, int] | None]:
 
 
 def _unresolved(survey: Survey) -> tuple[tuple[int, int], ...]:
-    """Stretches of points that told nothing; runs between two broken ones that were never tried count as part."""
+    """Stretches of points that told nothing; in a blurred interval that is all of it, tried or not."""
     line = survey.state.line
-    stretches: list[tuple[int, int]] = []
-    for low, high in pairwise((-1, *survey.readable, line.end + 1)):
-        broken = [run for run in survey.blind if low < run < high]
-        if not broken:
-            continue
-        edges = [low, *broken, high]
-        closed = edges[1] - low == 1 and high - edges[-2] == 1
-        groups = [broken] if closed else [[run] for run in broken]
-        stretches += [(line.first[runs[0]], line.last(runs[-1])) for runs in groups]
-    return tuple(stretches)
+    hidden = set(survey.blind)
+    for interval in survey.intervals:
+        if interval.kind is Kind.BLURRED:
+            hidden.update(range(interval.low + 1, interval.high))
+    runs = sorted(hidden)
+    starts = [run for run in runs if run - 1 not in hidden]
+    ends = [run for run in runs if run + 1 not in hidden]
+    return tuple((line.first[low], line.last(high)) for low, high in zip(starts, ends, strict=True))
 
 
 def _turning_points(survey: Survey) -> tuple[int, ...]:
@@ -270,22 +269,39 @@ def _stretches(survey: Survey) -> tuple[Stretch, ...]:
 
 
 def _notes(survey: Survey, steps: tuple[Step, ...]) -> list[str]:
-    state = survey.state
-    assert survey.good is not None and survey.bad is not None
+    """Facts that the other fields do not say, each a sentence."""
+    state, span = survey.state, survey.span
+    assert survey.good is not None and survey.bad is not None and span is not None
     good, bad = fits(survey.good), fits(survey.bad)
-    notes = []
-    if not good and not bad:
-        notes.append("neither end fits the limit, so no change crosses it; steps are attributed by size")
-    elif good and bad:
-        notes.append("both ends fit the limit, so no change crosses it; steps are attributed by size")
-    elif survey.crossing is None:
-        notes.append("the limit is crossed the other way: only one end fits, and not the one that this search expects")
-    if not survey.grew and survey.gain(survey.growth) > 0:
-        notes.append("what moved between the ends is no more than the noise of a reading")
-    if is_over(survey) and state.options.wanted(survey.growth.cached) > survey.epsilon:
-        notes.append("reserved minus allocated moved, while neither allocated nor device memory did as was sought")
-    if any(i.kind is Kind.UNKNOWN for i in survey.intervals):
-        notes.append("past the limit peaks are lower bounds: what happened between points that all ran out is unknown")
-    if any(step.confirmed == "refuted" for step in steps):
-        notes.append("fresh readings of a change and its parent disagree with the first ones, so it is not named")
-    return notes
+    facts = [
+        (span.kind is Kind.UNKNOWN, "both ends ran out of memory, so their sizes cannot be compared"),
+        (not good and not bad, "neither end fits the limit, so no change crosses it; steps are attributed by size"),
+        (good and bad, "both ends fit the limit, so no change crosses it; steps are attributed by size"),
+        (good != bad and survey.crossing is None, "the limit is crossed the other way round than was asked for"),
+        (not survey.grew and survey.gain(span) > 0, "what moved between the ends is within the noise of a reading"),
+        (
+            is_over(survey) and state.options.wanted(survey.growth.cached) > survey.epsilon,
+            "reserved minus allocated moved the way that was asked for, but neither allocated nor device memory did",
+        ),
+        (
+            span.kind is not Kind.UNKNOWN and any(i.kind is Kind.UNKNOWN for i in survey.intervals),
+            "past the limit peaks are lower bounds: what happened between points that all ran out is unknown",
+        ),
+        (
+            any(step.confirmed == "refuted" for step in steps),
+            "fresh readings of a change and its parent disagree with the first ones, so it is not named",
+        ),
+        (
+            any(confirm.still_needed_elsewhere(survey, i) for i in confirm.candidates(survey)),
+            "the bad tip needs as much memory without a change that was found: another change needs it too",
+        ),
+        (
+            any(isinstance(seen, Censored) for seen in state.reverts.values()),
+            "the bad tip runs out of memory without a change that was found, which tells nothing of that change",
+        ),
+        (
+            state.options.confirm and state.room == 0 and bool(confirm.requests(survey)),
+            "the budget was spent before every change found could be confirmed",
+        ),
+    ]
+    return [sentence for holds, sentence in facts if holds]

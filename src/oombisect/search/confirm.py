@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from oombisect.search.observation import Censored, Conflict, Delta, Exact, Infra, Unresolved, fits, metrics_of
+from oombisect.search.observation import Censored, Conflict, Delta, Exact, Infra, Unresolved, fits
 from oombisect.search.requests import Remeasure, Request, Revert
 from oombisect.search.survey import Interval, Kind, Survey
 
@@ -14,42 +14,44 @@ Confirmed = Literal["yes", "superseded", "conflict", "not-tried", "refuted"]
 def candidates(survey: Survey) -> list[Interval]:
     """The single changes that are large enough to be named, the one that crosses the limit first, then by size."""
     crossing = survey.crossing
-    found = [i for i in survey.intervals if i.kind is Kind.STEP and survey.gain(i.delta) >= survey.min_step]
+    found = [i for i in survey.intervals if i.kind is Kind.STEP and survey.gain(i) >= survey.min_step]
     if crossing is not None and crossing.kind is Kind.STEP and crossing not in found:
         # A last drop is worth a second look, and is all there is to name if memory hardly grew.
         found.append(crossing)
-    return sorted(found, key=lambda i: (i != crossing, -survey.gain(i.delta), i.low))
+    return sorted(found, key=lambda i: (i != crossing, -survey.gain(i), i.low))
 
 
 def requests(survey: Survey) -> list[Request]:
     """What is still to be measured to confirm the candidates, in order of importance."""
-    wanted: list[Request] = []
     line = survey.state.line
+    wanted: list[Request] = []
     for step in candidates(survey):
-        fresh: list[Request] = [
-            Remeasure(line.last(step.low) if run == step.low else line.point_of(run))
-            for run in (step.low, step.high)
-            if run not in survey.state.fresh
-        ]
-        revert = step.high not in survey.state.reverts and step.high != line.end and deserves_revert(survey, step)
-        if not fresh and revert and supported(survey, step):
-            fresh.append(Revert(line.first[step.high]))
-        wanted += [request for request in fresh if request not in wanted]
-    return wanted
+        fresh, revert = _pending(survey, step)
+        if fresh:
+            points = {step.low: line.last(step.low), step.high: line.first[step.high]}
+            wanted += [Remeasure(points[run]) for run in fresh]
+        elif revert:
+            wanted.append(Revert(line.first[step.high]))
+    return list(dict.fromkeys(wanted))
 
 
 def cost(survey: Survey) -> int:
     """Most probes that confirming the candidates of now can still take."""
-    state, line = survey.state, survey.state.line
-    steps = candidates(survey)
-    fresh = {run for step in steps for run in (step.low, step.high)} - state.fresh.keys()
-    reverts = {step.high for step in steps if deserves_revert(survey, step)} - state.reverts.keys() - {line.end}
-    return len(fresh) + len(reverts)
+    pending = [_pending(survey, step) for step in candidates(survey)]
+    return len({run for fresh, _ in pending for run in fresh}) + sum(revert for _, revert in pending)
 
 
-def deserves_revert(survey: Survey, step: Interval) -> bool:
-    """A last drop too small to be named does not: the tip without it would tell nothing."""
-    return survey.gain(step.delta) >= survey.min_step or not survey.grew
+def _pending(survey: Survey, step: Interval) -> tuple[list[int], bool]:
+    """The runs of a change that want a fresh reading, and whether the tip without the change is wanted too."""
+    state = survey.state
+    fresh = [run for run in (step.low, step.high) if run not in state.fresh]
+    revert = step.high not in state.reverts and step.high != state.line.end and deserves_name(survey, step)
+    return fresh, revert and (bool(fresh) or supported(survey, step) is True)
+
+
+def deserves_name(survey: Survey, step: Interval) -> bool:
+    """Whether a candidate is more than a last drop: large enough, or all there is."""
+    return survey.gain(step) >= survey.min_step or not survey.grew
 
 
 def supported(survey: Survey, step: Interval) -> bool | None:
@@ -69,7 +71,7 @@ def supported(survey: Survey, step: Interval) -> bool | None:
     if step.censored or isinstance(before, Censored) or isinstance(after, Censored):
         return not step.flips or crossing_repeats(survey, step)
     again = Delta.between(before.metrics, after.metrics)
-    if survey.gain(step.delta) <= survey.epsilon:
+    if survey.gain(step) <= survey.epsilon:
         return not step.flips or crossing_repeats(survey, step)
     return _share(survey, step, again) > 1 / 2
 
@@ -92,51 +94,55 @@ def confirmed(survey: Survey, step: Interval) -> Confirmed:
     backed = supported(survey, step)
     if backed is False:
         return "refuted"
-    reverted, bad = state.reverts.get(step.high), survey.bad
-    if isinstance(reverted, Exact) and bad is not None:
-        if isinstance(bad, Censored) or (step.flips and fits(reverted) != fits(bad)):
-            fell = fits(reverted) != fits(bad)
-        else:
-            fell = _share(survey, step, Delta.between(reverted.metrics, metrics_of(bad))) > 1 / 2
-        if not fell:
-            return "superseded"
+    fell = _falls_without(survey, step)
+    if fell:
         return "yes" if backed else "not-tried"
-    if taken_back(survey, step):
+    if fell is False or step in taken_back(survey):
         return "superseded"
-    if isinstance(reverted, Conflict | Unresolved):
+    if isinstance(state.reverts.get(step.high), Conflict | Unresolved):
         return "conflict"
     if step.high == state.line.end and backed:
         return "yes"  # the tip without its own change is the parent, which was measured afresh
     return "not-tried"
 
 
-def taken_back(survey: Survey, step: Interval) -> bool:
-    """Whether a later change takes this one back; each of those takes back one change only, the most alike."""
-    return step in _pairs(survey)
+def _falls_without(survey: Survey, step: Interval) -> bool | None:
+    """Whether the tip needs less memory (more, if an improvement is sought) without a change; None: not known."""
+    reverted, bad = survey.state.reverts.get(step.high), survey.bad
+    if not isinstance(reverted, Exact) or bad is None:
+        return None
+    if step.flips and fits(reverted) != fits(bad):
+        return True
+    if step.censored or isinstance(bad, Censored):
+        return fits(reverted) != fits(bad)
+    return _share(survey, step, Delta.between(reverted.metrics, bad.metrics)) > 1 / 2
 
 
-def _pairs(survey: Survey) -> dict[Interval, Interval]:
-    """Changes that were taken back, and by what."""
-    ups = [i for i in survey.intervals if i.kind is Kind.STEP and survey.gain(i.delta) > survey.epsilon]
-    downs = [
-        i
-        for i in survey.intervals
-        if i.kind in (Kind.STEP, Kind.BLURRED) and survey.gain(-i.delta) > survey.epsilon and not i.censored
+def still_needed_elsewhere(survey: Survey, step: Interval) -> bool:
+    """Whether the tip keeps its memory without a change, and no later change is seen to take that one back."""
+    return _falls_without(survey, step) is False and step not in taken_back(survey)
+
+
+def taken_back(survey: Survey) -> set[Interval]:
+    """Changes that a later one takes back; each of those takes back one change only, the most alike, then the latest.
+
+    It is the evidence where the revert itself told nothing: a change that was reverted already conflicts.
+    """
+    options = survey.state.options
+    exact = [i for i in survey.intervals if i.kind in (Kind.STEP, Kind.BLURRED) and not i.censored]
+    ups = [i for i in candidates(survey) if not i.censored and not _falls_without(survey, i)]
+    pairs = [
+        ((up.delta + down.delta).size, -up.low, up, down)
+        for up in ups
+        for down in exact
+        if down.low >= up.high
+        and (up.delta + down.delta).size <= max(survey.epsilon, round((1 - options.explain) * survey.gain(up)))
     ]
-    if survey.state.options.find == "change":
-        return {}
-    matches = []
-    for up in ups:
-        for down in downs:
-            left = up.delta + down.delta
-            allowed = max(survey.epsilon, round((1 - survey.state.options.explain) * survey.gain(up.delta)))
-            if down.low >= up.high and not up.censored and left.size <= allowed:
-                matches.append((left.size, -up.low, up, down))
-    pairs: dict[Interval, Interval] = {}
-    for _, _, up, down in sorted(matches, key=lambda m: (m[0], m[1], m[3].low)):
-        if up not in pairs and down not in pairs.values():
-            pairs[up] = down
-    return pairs
+    taken: dict[Interval, Interval] = {}
+    for _, _, up, down in sorted(pairs, key=lambda pair: (pair[0], pair[1], pair[3].low)):
+        if up not in taken and down not in taken.values():
+            taken[up] = down
+    return set(taken)
 
 
 def _share(survey: Survey, step: Interval, again: Delta) -> float:

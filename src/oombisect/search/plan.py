@@ -9,7 +9,7 @@ from oombisect.search.observation import Exact
 from oombisect.search.requests import Measure, Remeasure, Request, Revert
 from oombisect.search.split import split
 from oombisect.search.state import State
-from oombisect.search.survey import Interval, Survey
+from oombisect.search.survey import Interval, Kind, Survey
 
 __all__ = ["Measure", "Remeasure", "Request", "Revert", "plan"]
 
@@ -48,6 +48,8 @@ def _next(survey: Survey, slots: int) -> list[Request]:
 
 def is_over(survey: Survey) -> bool:
     """Whether the ends leave nothing to search for."""
+    if survey.span is not None and survey.span.kind is Kind.UNKNOWN:
+        return True
     return not survey.grew and survey.crossing is None and not survey.state.options.exhaustive
 
 
@@ -62,7 +64,7 @@ def _ends(survey: Survey) -> list[Request] | None:
     runs = (0, state.line.end)
     missing = [run for run in runs if state.seen(run) is None]
     if missing:
-        return [Measure(point) for point in dict.fromkeys(state.line.point_of(run) for run in missing)]
+        return _measures(state, missing)
     if any(state.reading(run) is None for run in runs):
         return []
     if state.options.noise_bytes is None:
@@ -101,9 +103,9 @@ def _shares(survey: Survey, slots: int) -> dict[Interval, int]:
 
 def _explained_enough(survey: Survey) -> bool:
     options = survey.state.options
-    if options.exhaustive or options.min_step_bytes is not None or not survey.grew:
+    if options.exhaustive or options.min_step_bytes is not None or survey.span is None or not survey.grew:
         return False
-    return survey.unexplained <= (1 - options.explain) * survey.gain(survey.growth)
+    return survey.unexplained <= (1 - options.explain) * survey.gain(survey.span)
 
 
 def _cut(survey: Survey, interval: Interval, probes: int) -> list[int]:
@@ -113,5 +115,8 @@ def _cut(survey: Survey, interval: Interval, probes: int) -> list[int]:
 
 def _measures(state: State, runs: Iterable[int]) -> list[Request]:
     """Requests for runs that are not measured, one for each measurement."""
-    groups = {state.line.group[run]: run for run in runs if state.seen(run) is None}
+    groups: dict[int, int] = {}
+    for run in runs:
+        if state.seen(run) is None:
+            groups.setdefault(state.line.group[run], run)
     return [Measure(state.line.point_of(run)) for run in groups.values()]

@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
 
-from oombisect.search.observation import Censored, Delta, Exact, Infra, Metrics, Reading, fits, metrics_of
+from oombisect.search.observation import NOTHING, Censored, Delta, Exact, Infra, Metrics, Reading, fits, metrics_of
 from oombisect.search.split import can_split
 from oombisect.search.state import State, is_blind
 
@@ -37,8 +37,9 @@ class Interval:
     """From the measured run `low` to the measured run `high`, with nothing readable measured in between.
 
     Args:
-        delta: the change across; a bound where one end is censored.
-        censored: an end ran out of memory, so `delta` is no exact size.
+        delta: the change across.
+        bound: 0 if `delta` is exact; 1 if the change is at least this, as the far end ran out of memory; -1 if it is
+            at most this, as the near end did.
         broken: runs in between that told nothing, ascending.
         flips: the ends differ in whether they fit.
     """
@@ -47,9 +48,14 @@ class Interval:
     high: int
     kind: Kind
     delta: Delta
-    censored: bool = False
+    bound: int = 0
     broken: tuple[int, ...] = ()
     flips: bool = False
+
+    @property
+    def censored(self) -> bool:
+        """Whether `delta` is no exact size."""
+        return self.bound != 0 or self.kind is Kind.UNKNOWN
 
     @property
     def single(self) -> bool:
@@ -90,19 +96,28 @@ class Survey:
         return worst
 
     @cached_property
-    def growth(self) -> Delta:
-        """Bad minus good; a lower bound if the bad end is censored."""
-        if self.good is None or self.bad is None:
-            return Delta()
-        return Delta.between(metrics_of(self.good), metrics_of(self.bad))
+    def span(self) -> Interval | None:
+        """The whole axis as one interval; None until both ends are known."""
+        return None if self.good is None or self.bad is None else self._interval(0, self.state.line.end)
 
-    def gain(self, delta: Delta) -> int:
-        """How much of what is sought a change brings, bytes; negative if it goes the other way."""
-        return max(self.state.options.wanted(delta.allocated), self.state.options.wanted(delta.device))
+    @property
+    def growth(self) -> Delta:
+        """Bad minus good; a bound if an end is censored."""
+        return NOTHING if self.span is None else self.span.delta
+
+    def gain(self, interval: Interval) -> int:
+        """How much of what is sought a change brings at the least, bytes; negative if it goes the other way."""
+        wanted = self.state.options.wanted
+        if interval.kind is Kind.UNKNOWN or (interval.bound and wanted(interval.bound) < 0):
+            return 0
+        if self.state.options.find == "change" and interval.bound:
+            return self.movement(interval)
+        return max(wanted(interval.delta.allocated), wanted(interval.delta.device))
 
     @cached_property
     def grew(self) -> bool:
-        return self.gain(self.growth) > self.epsilon
+        """Whether the ends differ in the way that is sought."""
+        return self.span is not None and self.gain(self.span) > self.epsilon
 
     @cached_property
     def min_step(self) -> int:
@@ -110,8 +125,12 @@ class Survey:
         asked = self.state.options.min_step_bytes
         if asked is not None:
             return max(asked, self.epsilon)
-        wanted = self.state.options.wanted
-        return max(self.epsilon, max(wanted(v) for v in (*self.growth.channels, self.growth.device)) // 8)
+        if self.span is None:
+            return self.epsilon
+        largest = self.gain(self.span)
+        if not self.span.censored:
+            largest = max(largest, *map(self.state.options.wanted, self.growth.channels))
+        return max(self.epsilon, largest // 8)
 
     @cached_property
     def readable(self) -> tuple[int, ...]:
@@ -141,7 +160,7 @@ class Survey:
             high,
             self._kind(low, high, before, after, broken),
             Delta.between(metrics_of(before), metrics_of(after)),
-            isinstance(before, Censored) or isinstance(after, Censored),
+            isinstance(after, Censored) - isinstance(before, Censored),
             broken,
             fits(before) != fits(after),
         )
@@ -174,13 +193,20 @@ class Survey:
         return max((abs(two.get(name, 0) - one.get(name, 0)) for name in one.keys() | two.keys()), default=0)
 
     def movement(self, interval: Interval) -> int:
-        """By how much an interval's ends differ, in any quantity the search follows, bytes."""
-        size = interval.delta.size
+        """By how much an interval's ends differ at the least, in any quantity the search follows, bytes."""
+        if interval.kind is Kind.UNKNOWN:
+            return 0
+        if interval.bound:
+            return max(0, interval.bound * interval.delta.allocated, interval.bound * interval.delta.device)
         if not self.state.options.exhaustive:
-            return size
+            return interval.delta.size
         before, after = self.state.reading(interval.low), self.state.reading(interval.high)
         assert before is not None and after is not None
-        return max(size, self.phase_movement(metrics_of(before), metrics_of(after)))
+        return max(interval.delta.size, self.phase_movement(metrics_of(before), metrics_of(after)))
+
+    def swing(self, interval: Interval) -> int:
+        """All movement across an interval, the channels taken together, bytes."""
+        return self.movement(interval) if interval.censored else sum(map(abs, interval.delta.channels))
 
     def worth_splitting(self, interval: Interval) -> bool:
         if interval.kind is not Kind.OPEN:
@@ -208,14 +234,13 @@ class Survey:
     @cached_property
     def unexplained(self) -> int:
         """What the intervals that may be split still hide, bytes."""
-        return sum(sum(map(abs, i.delta.channels)) for i in self.intervals if i.kind is Kind.OPEN)
+        return sum(self.swing(i) for i in self.intervals if i.kind is Kind.OPEN)
 
     @cached_property
     def explained(self) -> float:
         """The share of all movement that single changes account for, 0..1."""
-        known = [i for i in self.intervals if i.kind is not Kind.UNKNOWN]
-        total = sum(sum(map(abs, i.delta.channels)) for i in known)
-        single = sum(sum(map(abs, i.delta.channels)) for i in known if i.kind is Kind.STEP)
+        total = sum(map(self.swing, self.intervals))
+        single = sum(self.swing(i) for i in self.intervals if i.kind is Kind.STEP)
         return single / total if total else 1.0
 
     def infra_only(self, interval: Interval) -> bool:
