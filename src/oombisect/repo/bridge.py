@@ -6,11 +6,12 @@ Nothing is written to the user's repository, its checkout is never touched: all 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from oombisect.errors import OombisectError
+from oombisect.errors import ExitCode, OombisectError
 from oombisect.repo import changes
 from oombisect.repo.git import Git, GitError, Kind
 from oombisect.repo.mirror import Mirror, Say, clone, mirror_of, update
@@ -19,6 +20,8 @@ from oombisect.repo.slots import Slot, acquire, prune
 from oombisect.repo.submodule import Pin, SubmoduleStore, git_directory, promisor_of
 from oombisect.repo.trees import ENV_FILES, PACKAGE_DIR, SOURCE_DIR, Entry, RelevantTrees, TreeReader
 
+_FULL_ID = re.compile(r"[0-9a-f]{40}")
+_SHORT_ID = re.compile(r"[0-9a-f]{4,39}")
 BRIDGE_URL = "https://github.com/NVIDIA-NeMo/Megatron-Bridge.git"
 
 
@@ -92,22 +95,31 @@ class BridgeRepository:
             found = self._ask(revision)
         if found is None:
             raise self._unknown(revision)
-        self._resolved[revision] = found
+        self._resolved[revision] = self._resolved[found] = found
         return found
 
     def _ask(self, revision: str) -> str | None:
-        if not revision or revision.startswith("-"):
+        if not revision or revision.startswith("-") or not revision.isprintable():
             return None
-        git = Git(self.checkout, Kind.FOREIGN) if self.checkout else self.mirror.local
-        try:
-            code, output = git.call("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", ok=(0, 1, 128))
-        except GitError:
-            return None
+        if _FULL_ID.fullmatch(revision) and self.mirror.has_commit(revision):
+            return revision  # it may be one of ours, a tip with a change reverted, that the user's repository lacks
+        question = ("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+        code, output = self._asked.call(*question, ok=(0, 1, 128))
         return output.decode().strip() if code == 0 else None
 
+    @property
+    def _asked(self) -> Git:
+        """Git where the names of revisions are known."""
+        return Git(self.checkout, Kind.FOREIGN) if self.checkout else self.mirror.local
+
     def _unknown(self, revision: str) -> OombisectError:
-        near = difflib.get_close_matches(revision, self.refs(), n=4, cutoff=0.6)
-        near += [name for name in self.refs() if name.endswith(f"/{revision}") and name not in near]
+        if _SHORT_ID.fullmatch(revision):
+            ids = self._asked.call("rev-parse", f"--disambiguate={revision}", ok=(0, 1, 128))[1].split()
+            if len(ids) > 1:
+                return OombisectError(f"{revision} is the beginning of {len(ids)} object ids", "Write more of it.")
+        names = self.refs()
+        near = difflib.get_close_matches(revision, names, n=4, cutoff=0.6)
+        near += [name for name in names if name.endswith(f"/{revision}") and name not in near]
         way_out = f"Did you mean {', '.join(near)}?" if near else "Name a branch, a tag or a commit id."
         if self.is_shallow:
             way_out += " The clone is shallow; `git fetch --unshallow` brings the rest of its history."
@@ -117,7 +129,7 @@ class BridgeRepository:
         """Branches and tags, as a user writes them."""
         import git as gitpython
 
-        with gitpython.Repo(self.checkout or self.mirror.path, search_parent_directories=True) as repo:
+        with gitpython.Repo(self.checkout or self.mirror.path) as repo:
             return [ref.name for ref in repo.references if not ref.path.startswith("refs/oombisect/")]
 
     @property
@@ -138,16 +150,16 @@ class BridgeRepository:
         rows = (line.split("\0", 5) for line in output.split("\n") if line)
         return [Commit(sha, tree, tuple(p.split()), date, who, subject) for sha, tree, p, date, who, subject in rows]
 
-    def commit(self, sha: str) -> Commit:
-        return self.log("--max-count=1", sha)[0]
+    def commit(self, revision: str) -> Commit:
+        return self.log("--max-count=1", self.resolve(revision))[0]
 
     def note_on_checkout(self) -> str | None:
         """Uncommitted changes are never probed: say so where there are any."""
         if self.checkout is None:
             return None
-        arguments = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
+        git = Git(self.checkout, Kind.FOREIGN, _without_filters(self.checkout))
         try:
-            changed = Git(self.checkout, Kind.FOREIGN).run(*arguments)
+            changed = git.run("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
         except GitError:  # a bare repository has no work tree to be dirty
             return None
         count = len(changed.splitlines())
@@ -170,26 +182,27 @@ class BridgeRepository:
             found.append(RelevantTrees(bridge, pin.sha if pin else "", package, ":".join(locks) if any(locks) else ""))
         return found
 
-    def relevant_trees(self, sha: str) -> RelevantTrees:
+    def relevant_trees(self, revision: str) -> RelevantTrees:
         """As `trees_of`, for one commit."""
-        return self.trees_of([self.commit(sha)])[0]
+        return self.trees_of([self.commit(revision)])[0]
 
     def has_package(self, commit: Commit) -> bool:
         """Whether the commit holds `src/megatron/bridge`."""
         return self.reader.find(commit.tree, PACKAGE_DIR) is not None
 
-    def entry(self, sha: str, path: str) -> Entry | None:
+    def entry(self, revision: str, path: str) -> Entry | None:
         """The tree entry at `path` of a commit."""
-        return self.reader.find(f"{sha}^{{tree}}", path)
+        return self.reader.find(f"{self.resolve(revision)}^{{tree}}", path)
 
-    def pin(self, sha: str) -> Pin | None:
-        """The Megatron-LM commit that a commit pins."""
-        return self.store.pins([self.commit(sha).tree])[0]
+    def pin(self, revision: str) -> Pin | None:
+        """The Megatron-LM commit that a commit pins; None before it became a submodule (October 2025)."""
+        return self.store.pins([self.commit(revision).tree])[0]
 
     def changed(self, commits: Sequence[Commit]) -> list[changes.Changed]:
         """The probe-visible paths each commit changed against its first parent."""
         pins = sorted({pin.path for pin in self.store.pins([c.tree for c in commits]) if pin})
-        return changes.changed_paths(self.mirror.local, [c.sha for c in commits], [SOURCE_DIR, *ENV_FILES, *pins])
+        pairs = [(commit.sha, next(iter(commit.parents), "")) for commit in commits]
+        return changes.changed_paths(self.mirror.local, pairs, [SOURCE_DIR, *ENV_FILES, *pins])
 
     # -- commits on disk
 
@@ -205,14 +218,14 @@ class BridgeRepository:
         """Remove slots that no living process holds; how many."""
         return prune(self._slots, self.mirror)
 
-    def materialise(self, commit: str, slot: Slot, megatron: str | None = None) -> Materialised:
+    def materialise(self, revision: str, slot: Slot, megatron: str | None = None) -> Materialised:
         """Lay a commit out in a slot, with the Megatron-LM commit it pins (or `megatron` in its stead).
 
         Raises:
             MissingCommit: the pinned commit is nowhere to be had.
             OombisectError: git could not do it.
         """
-        sha = self.resolve(commit)
+        sha = self.resolve(revision)
         pin = self.pin(sha)
         inner: tuple[Mirror, str] | None = None
         if pin is not None:
@@ -225,7 +238,7 @@ class BridgeRepository:
         return Materialised(slot.path, megatron_root, paths, roots, sha, inner[1] if inner else "")
 
     def reverted(self, tip: str, culprit: str) -> Reverted:
-        """`tip` with the change of `culprit` undone, as a commit of the mirror; a merge is undone against its first parent.
+        """`tip` with the change of `culprit` undone, as a commit of the mirror; a merge loses all it brought in.
 
         Raises:
             RevertConflict: it does not come out cleanly.
@@ -246,9 +259,7 @@ class BridgeRepository:
         laid = self.materialise(done.commit, slot)
         ignored = ", ".join(done.ignored)
         notes = (f"conflicts outside the probed sources were settled as at the tip: {ignored}",) if ignored else ()
-        return Materialised(
-            laid.root, laid.megatron_root, laid.source_paths, laid.roots, laid.commit, laid.megatron_commit, done.changed, notes
-        )
+        return replace(laid, changed=done.changed, notes=notes)
 
 
 def open_repository(
@@ -273,16 +284,21 @@ def open_repository(
     git_root = cache / "git"
     if megatron is not None and git_directory(megatron) is None:
         raise OombisectError(f"{megatron} is no git repository", "Name a Megatron-LM clone with --megatron PATH.")
-    checkout = _discover(path) if path is not None else _bridge_checkout(cwd)
-    if checkout is None:
-        mirror = clone(url, git_root / "Megatron-Bridge.git", say, "Megatron Bridge")
-        git_dir, base_url = None, url
-    else:
-        git_dir = git_directory(checkout)
-        if git_dir is None:
-            raise _not_a_repository(checkout)
-        mirror = mirror_of(git_root, "bridge", str(git_dir.resolve()), [git_dir], promisor_of(git_dir))
-        base_url = _remote_url(checkout) or str(checkout)
+    try:
+        checkout = _discover(path) if path is not None else _bridge_checkout(cwd)
+        if checkout is None:
+            mirror = clone(url, git_root / "Megatron-Bridge.git", say, "Megatron Bridge")
+            git_dir, base_url = None, url
+        else:
+            git_dir = _git_directory(checkout)
+            mirror = mirror_of(git_root, "bridge", str(git_dir.resolve()), [git_dir], promisor_of(git_dir))
+            base_url = _remote_url(checkout) or str(checkout)
+    except OSError as error:
+        raise OombisectError(
+            f"The cache directory {cache} cannot be used: {error.strerror or error}",
+            "Free some space there, or choose another cache directory.",
+            ExitCode.INFRASTRUCTURE,
+        ) from error
     reader = TreeReader(mirror.local)
     store = SubmoduleStore(git_root, reader, mirror.local, base_url, git_dir, checkout, megatron, say)
     return BridgeRepository(mirror, cache, store, reader, checkout, say)
@@ -290,28 +306,42 @@ def open_repository(
 
 def _discover(path: Path) -> Path:
     """The top of the repository `path` lies in (the git directory of a bare one)."""
-    import git as gitpython
-
     if not path.exists():
         raise OombisectError(f"{path} does not exist", "Name a Megatron Bridge clone with --repo PATH.")
+    directory = path if path.is_dir() else path.parent
+    git = Git(directory.resolve(), Kind.FOREIGN)
     try:
-        with gitpython.Repo(path, search_parent_directories=True) as repo:
-            return Path(repo.working_tree_dir or repo.git_dir)
-    except (gitpython.InvalidGitRepositoryError, gitpython.NoSuchPathError) as error:
-        raise _not_a_repository(path) from error
+        bare = git.run("rev-parse", "--is-bare-repository", "--is-inside-git-dir").split()
+        what = "--absolute-git-dir" if "true" in bare else "--show-toplevel"
+        return Path(git.run("rev-parse", what).removesuffix("\n"))
+    except GitError as error:
+        raise OombisectError(
+            f"{path} is no git repository that git will read: {error.reason}",
+            "Name a Megatron Bridge clone with --repo PATH, or leave it out to have one cloned. "
+            "If it belongs to another user, `git config --global --add safe.directory PATH` allows it.",
+        ) from error
 
 
-def _not_a_repository(path: Path) -> OombisectError:
-    return OombisectError(
-        f"{path} is no git repository that git agrees to read",
-        "Name a Megatron Bridge clone with --repo PATH (or leave it out to have one cloned). "
-        "Where it belongs to another user, `git config --global --add safe.directory PATH` allows it.",
-    )
+def _git_directory(checkout: Path) -> Path:
+    """The common git directory of the user's repository.
+
+    Raises:
+        OombisectError: it names its objects by SHA-256.
+    """
+    git_dir = git_directory(checkout)
+    assert git_dir is not None
+    if Git(checkout, Kind.FOREIGN).run("rev-parse", "--show-object-format").strip() != "sha1":
+        raise OombisectError(f"{checkout} is a SHA-256 repository", "Use a clone of Megatron Bridge: its ids are SHA-1.")
+    return git_dir
 
 
 def _bridge_checkout(cwd: Path) -> Path | None:
+    """The Bridge checkout `cwd` lies in, also from inside its submodule."""
     try:
         top = _discover(cwd)
+        if not (top / PACKAGE_DIR).is_dir():
+            outer = Git(top, Kind.FOREIGN).run("rev-parse", "--show-superproject-working-tree").removesuffix("\n")
+            top = Path(outer) if outer else top
     except OombisectError:
         return None
     return top if (top / PACKAGE_DIR).is_dir() else None
@@ -320,3 +350,12 @@ def _bridge_checkout(cwd: Path) -> Path | None:
 def _remote_url(checkout: Path) -> str:
     code, output = Git(checkout, Kind.FOREIGN).call("config", "--get", "remote.origin.url", ok=(0, 1))
     return output.decode("utf-8", "replace").strip() if code == 0 else ""
+
+
+def _without_filters(checkout: Path) -> tuple[str, ...]:
+    """Settings that switch off every content filter a repository's configuration defines: `git status` may run them."""
+    question = ("config", "--name-only", "--null", "--get-regexp", r"^filter\.")
+    keys = Git(checkout, Kind.FOREIGN).call(*question, ok=(0, 1))[1]
+    names = {key.rpartition(".")[0] for key in keys.decode("utf-8", "replace").split("\0") if key}
+    off = {"clean": "", "smudge": "", "process": "", "required": "false"}
+    return tuple(f"{name}.{key}={value}" for name in sorted(names) for key, value in off.items())

@@ -25,12 +25,17 @@ class Changed:
     roll: tuple[str, str] | None = None
 
 
-def changed_paths(git: Git, commits: Sequence[str], paths: Sequence[str]) -> list[Changed]:
-    """Each commit's changes to `paths` against its first parent, in one process; needs trees only, no file contents."""
+def changed_paths(git: Git, commits: Sequence[tuple[str, str]], paths: Sequence[str]) -> list[Changed]:
+    """What each commit changed of `paths`, in one process; needs trees only, no file contents.
+
+    Args:
+        commits: (commit, parent to compare with) pairs; a parent of "" compares with nothing.
+    """
     if not commits:
         return []
-    options = ("--stdin", "--always", "--root", "-r", "-m", "--first-parent", "--no-renames", "-z")
-    output = git.raw("diff-tree", *options, "--", *paths, stdin="".join(f"{c}\n" for c in commits))
+    options = ("--stdin", "--always", "--root", "-r", "--no-renames", "-z")
+    pairs = "".join(f"{commit} {parent}".rstrip() + "\n" for commit, parent in commits)
+    output = git.raw("diff-tree", *options, "--", *paths, stdin=pairs)
     found: dict[str, Changed] = {}
     fields = iter(output.decode("utf-8", "surrogateescape").split("\0"))
     sha, names, roll = "", [], None
@@ -44,7 +49,7 @@ def changed_paths(git: Git, commits: Sequence[str], paths: Sequence[str]) -> lis
             if sha:
                 found[sha] = Changed(tuple(names), roll)
             sha, names, roll = field.strip(), [], None
-    return [found.get(c, Changed()) for c in commits]
+    return [found.get(commit, Changed()) for commit, _ in commits]
 
 
 def weigh(changed: Changed, imported: Set[str] | None, roll_sizes: Mapping[tuple[str, str], int]) -> float:

@@ -62,19 +62,18 @@ class Kind(Enum):
     NETWORK = "network"
 
 
-class GitError(Exception):
-    """A git command failed; `stderr` holds its words, `code` its exit status."""
+class GitError(OombisectError):
+    """A git command failed; `stderr` holds its words, `status` its exit status, `reason` the line that says why."""
 
-    def __init__(self, arguments: Sequence[str], code: int, stderr: str) -> None:
-        self.arguments_, self.code, self.stderr = tuple(arguments), code, stderr.strip()
-        super().__init__(f"git {' '.join(arguments[:4])} ended with {code}: {self.reason}")
-
-    @property
-    def reason(self) -> str:
-        """The line that says why: the last `fatal:` or `error:` line, else the last line."""
-        lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
+    def __init__(self, arguments: Sequence[str], status: int, stderr: str) -> None:
+        lines = [line.strip() for line in stderr.splitlines() if line.strip()]
         told = [re.sub(r"^(fatal|error): ", "", line) for line in lines if line.startswith(("fatal:", "error:"))]
-        return (told or lines or ["no message"])[-1]
+        # The first complaint is the cause, later ones what came of it.
+        self.reason = (told or lines or [f"exit status {status}"])[0]
+        self.status, self.stderr = status, stderr.strip()
+        cause = f"git {arguments[0]} failed: {self.reason}"
+        way_out = "Check the repository with `git fsck`, and the free disk space."
+        super().__init__(cause, way_out, ExitCode.INFRASTRUCTURE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,13 @@ configuration but ours. A history that has to be downloaded is a blobless clone,
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,28 +97,45 @@ def mirror_of(root: Path, label: str, seed: str, sources: Sequence[Path], promis
     One mirror per label and seed; new sources are added to those it has, vanished ones dropped.
     """
     path = root / f"{label}-{hashlib.sha256(seed.encode()).hexdigest()[:12]}.git"
-    if not (path / "HEAD").is_file():
-        with staged(path) as stage:
-            Git(stage.parent).run("init", "--quiet", "--bare", str(stage))
-            configure(stage)
-    objects = [source / "objects" for source in sources]
-    alternates = path / "objects" / "info" / "alternates"
-    known = [Path(line) for line in alternates.read_text().splitlines()] if alternates.is_file() else []
-    wanted = [p for p in dict.fromkeys([*(o.resolve() for o in objects), *known]) if p.is_dir()]
-    if wanted != known:
-        write_atomically(alternates, "".join(f"{p}\n" for p in wanted))
-    _copy_shallow(sources, path)
+    with locked(path):
+        if not (path / "HEAD").is_file():
+            _make(path)
+        alternates = path / "objects" / "info" / "alternates"
+        known = [Path(line) for line in alternates.read_text().splitlines()] if alternates.is_file() else []
+        ours = [(source / "objects").resolve() for source in sources]
+        wanted = [p for p in dict.fromkeys([*ours, *known]) if p.is_dir()]
+        if wanted != known:
+            write_atomically(alternates, "".join(f"{p}\n" for p in wanted))
+        _copy_shallow([objects.parent for objects in wanted], path)
     return Mirror(path, promisor)
 
 
+def _make(path: Path) -> None:
+    with staged(path) as stage:
+        Git(stage.parent).run("init", "--quiet", "--bare", str(stage))
+        configure(stage)
+
+
 def _copy_shallow(sources: Sequence[Path], path: Path) -> None:
-    """A shallow source's boundary must be ours too, or walking its history dies at the missing parents."""
+    """A shallow source's boundary must be ours too, or walking its history dies at the missing parents.
+
+    A boundary commit whose parents another source has is none.
+    """
     cut = sorted({line for s in sources if (s / "shallow").is_file() for line in (s / "shallow").read_text().split()})
+    git = Git(path)
+    ends = [commit for commit in cut if not _has_all_parents(git, commit)]
     target = path / "shallow"
-    if cut:
-        write_atomically(target, "".join(f"{line}\n" for line in cut))
-    else:
+    wanted = "".join(f"{commit}\n" for commit in ends)
+    if wanted and not (target.is_file() and target.read_text() == wanted):
+        write_atomically(target, wanted)
+    if not wanted:
         target.unlink(missing_ok=True)
+
+
+def _has_all_parents(git: Git, commit: str) -> bool:
+    header = git.run("cat-file", "commit", commit).split("\n\n", 1)[0]
+    parents = [line.removeprefix("parent ") for line in header.splitlines() if line.startswith("parent ")]
+    return all(git.call("cat-file", "-e", parent, ok=(0, 1, 128))[0] == 0 for parent in parents)
 
 
 def configure(path: Path) -> None:
@@ -139,16 +158,27 @@ def clone(url: str, path: Path, say: Say, what: str) -> Mirror:
         OombisectError: it could not be downloaded.
     """
     promisor = Promisor(url)
-    if not (path / "HEAD").is_file():
-        say(f"Cloning {what} once into the cache, without file contents: {url}")
-        with staged(path) as stage:
-            Git(stage.parent).run("init", "--quiet", "--bare", str(stage))
-            configure(stage)
-            try:
-                Mirror(stage, promisor).fetch(*_ALL_REFS)
-            except GitError as error:
-                raise unreachable(url, error, f"clone {what}") from error
+    if (path / "HEAD").is_file():
+        return Mirror(path, promisor)
+    say(f"Cloning {what} once into the cache, without file contents: {url}")
+    with locked(path):
+        if not (path / "HEAD").is_file():
+            with staged(path) as stage:
+                _download(stage, promisor, what)
     return Mirror(path, promisor)
+
+
+def _download(stage: Path, promisor: Promisor, what: str) -> None:
+    Git(stage.parent).run("init", "--quiet", "--bare", str(stage))
+    configure(stage)
+    mirror = Mirror(stage, promisor)
+    try:
+        head = mirror.git.run("ls-remote", "--symref", "origin", "HEAD").split()
+        mirror.fetch(*_ALL_REFS)
+    except GitError as error:
+        raise unreachable(promisor.url, error, f"clone {what}") from error
+    if head[:1] == ["ref:"]:
+        mirror.local.run("symbolic-ref", "HEAD", head[1])
 
 
 def update(mirror: Mirror) -> None:
@@ -169,38 +199,40 @@ def unreachable(url: str, error: GitError, deed: str) -> OombisectError:
     )
 
 
-class staged:
-    """A directory made beside `path` and renamed onto it at the end; nothing is left of one that failed.
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes from changing the mirror at `path` meanwhile; the lock dies with its holder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f"{path.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
-    Of two processes that make the same thing the second one's work is dropped.
+
+@contextmanager
+def staged(path: Path) -> Iterator[Path]:
+    """A place beside `path`, renamed onto it at the end; nothing is left of a failure.
+
+    For the holder of `locked(path)`: what a killed run left behind is swept away.
     """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> Path:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._outer = Path(tempfile.mkdtemp(prefix=f".{self.path.name}.", dir=self.path.parent))
-        return self._outer / self.path.name
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            if kind is None:
-                self._rename()
-        finally:
-            shutil.rmtree(self._outer, ignore_errors=True)
-
-    def _rename(self) -> None:
-        try:
-            (self._outer / self.path.name).rename(self.path)
-        except OSError:
-            if not self.path.is_dir():
-                raise
+    for left_over in path.parent.glob(f".{path.name}.*"):
+        shutil.rmtree(left_over, ignore_errors=True)
+    outer = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield outer / path.name
+        (outer / path.name).rename(path)
+    finally:
+        shutil.rmtree(outer, ignore_errors=True)
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write to a temporary name in the same directory, then rename."""
+    """Write to a temporary name in the same directory, then rename; nothing is left of a failure."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
-        stream.write(text)
-    Path(stream.name).replace(path)
+        written = Path(stream.name)
+        try:
+            stream.write(text)
+            stream.flush()
+        except OSError:
+            written.unlink()
+            raise
+    written.replace(path)

@@ -41,7 +41,15 @@ class Worktree:
         return self.mirror.at(self.path)
 
     def put(self, sha: str, keep: Sequence[str] = ()) -> None:
-        """Check `sha` out, whole or not at all; untracked files are removed, those under `keep` left."""
+        """Check `sha` out; untracked files are removed, those under `keep` left. A damaged worktree is made anew."""
+        if self._git_dir() is not None:
+            try:
+                return self._put(sha, keep)
+            except GitError:
+                self.remove()
+        self._put(sha, keep)
+
+    def _put(self, sha: str, keep: Sequence[str]) -> None:
         git_dir = self._ready(sha)
         sparse = git_dir / "info" / "sparse-checkout"
         wanted = "".join(f"{p}\n" for p in (*self.patterns, *(f"/{k}/" for k in keep)))
@@ -125,9 +133,10 @@ class Slot:
                 tree.put(pinned)
                 self._inner = {inner_path: tree}
                 self._record(inner_path, mirror)
-        except GitError as error:
+        except (GitError, OSError) as error:
+            why = error.reason if isinstance(error, GitError) else error.strerror or str(error)
             raise OombisectError(
-                f"Could not lay out commit {sha[:12]} in {self.path}: {error.reason}",
+                f"Could not lay out commit {sha[:12]} in {self.path}: {why}",
                 "Check the free space there, and that the clone holds this commit's files.",
                 ExitCode.INFRASTRUCTURE,
             ) from error

@@ -70,7 +70,8 @@ def parse_gitmodules(data: bytes, git: Git) -> tuple[Declared, ...]:
 
 
 def _escapes(path: str) -> bool:
-    return path.startswith("/") or ".." in path.split("/") or ".git" in path.lower().split("/")
+    parts = path.lower().split("/")
+    return not path.isprintable() or path.startswith("/") or ".." in parts or ".git" in parts
 
 
 def megatron_of(declared: Sequence[Declared]) -> Declared | None:
