@@ -1,0 +1,140 @@
+"""From the symbols of the real libraries to C: one answer or one aborting stub for each.
+
+The universe is every function that torch's libraries take from a CUDA library, every function that the CUDA
+libraries beside torch export, and every driver function that cuda.h declares.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from oombisect.errors import OombisectError
+
+HERE = Path(__file__).resolve().parent
+# Every name the stand-in may claim. BLAS and FFTW interfaces (nvblas, cufftw) are left alone: NumPy has its own.
+OURS = re.compile(
+    r"(__cuda[A-Z]|cuda[A-Z]|cu[A-Z]|cublas|cudnn|cufft|curand|cusolver|cusparse|cupti|nvrtc|nvJitLink|nccl|pnccl|nvml[A-Z]"
+    r"|nvtx[A-Z]|nvshmem|nvPTX)\w*$"
+)
+_BEHAVIOURS = {"success": 0, "launch": 0, "create": 1, "put32": 2, "put64": 2, "return": 1}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One line of answers.txt: what functions match, and what they do."""
+
+    pattern: str
+    behaviours: tuple[str, ...]
+
+
+def read_answers(path: Path = HERE / "answers.txt") -> list[Answer]:
+    """The reviewed list, in order; the first match wins. Raises OombisectError on a line it does not understand."""
+    answers = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        words = line.split("#", 1)[0].split()
+        if not words:
+            continue
+        pattern, *behaviours = words
+        if behaviours == ["-"]:
+            behaviours = []
+        for behaviour in behaviours:
+            name, *numbers = behaviour.split(":")
+            if _BEHAVIOURS.get(name) != len(numbers) or not all(re.fullmatch(r"-?\d+", n) for n in numbers):
+                raise OombisectError(
+                    f"{path.name}:{number}: {behaviour!r} is no behaviour", "See the head of that file."
+                )
+        answers.append(Answer(pattern, tuple(behaviours)))
+    return answers
+
+
+def _body(behaviours: tuple[str, ...]) -> str:
+    parts = []
+    for behaviour in behaviours:
+        name, *numbers = behaviour.split(":")
+        arguments = [f"a{numbers[0]}", *numbers[1:]] if name in ("create", "put32", "put64") else numbers
+        parts.append(f"ANSWER_{name.upper()}{'(' + ', '.join(arguments) + ')' if arguments else ''}")
+    if not any(behaviour.startswith("return:") for behaviour in behaviours):
+        parts.append("return 0;")
+    return " ".join(parts)
+
+
+def stub_source(universe: Iterable[str], written: frozenset[str], answers: list[Answer]) -> tuple[str, list[str]]:
+    """C source with a definition for each symbol of `universe` that is not `written` by hand.
+
+    Returns:
+        the source, and the names that are answered on purpose (the others end the process).
+    """
+    lines = ['#include "answers.h"', '#pragma GCC diagnostic ignored "-Wunused-parameter"']
+    answered = []
+    for symbol in sorted(set(universe) - written):
+        match = next((answer for answer in answers if fnmatchcase(symbol, answer.pattern)), None)
+        if match and match.behaviours:
+            lines.append(f"FUNCTION({symbol}, {_body(match.behaviours)})")
+            answered.append(symbol)
+        else:
+            lines.append(f"UNSTUBBED({symbol})")
+    return "\n".join(lines) + "\n", answered
+
+
+# ---- driver functions by name ----
+
+_DECLARED = re.compile(r"\bCUresult\s+CUDAAPI\s+(cu[A-Z]\w*)\s*\(")
+_RENAMED = re.compile(
+    r"^\s*#\s*define\s+(cu[A-Z]\w*)\s+(?:__CUDA_API_PT[DS]+Z?\()?(cu[A-Z]\w*?)(_v\d+)?\)?\s*$", re.MULTILINE
+)
+_TYPED = re.compile(r"\bPFN_(cu[A-Z]\w*?)_v(\d+)\)")
+
+
+@dataclass(frozen=True)
+class DriverName:
+    """A name that programs ask for, the CUDA version its ABI dates from, and the symbol that has that ABI."""
+
+    name: str
+    since: int
+    symbol: str
+
+
+def declared_driver_functions(cuda_h: str) -> frozenset[str]:
+    """Every driver symbol cuda.h declares, after its own renaming (cuMemAlloc -> cuMemAlloc_v2)."""
+    renamed = {name: base + (suffix or "") for name, base, suffix in _RENAMED.findall(cuda_h)}
+    declared = set(_DECLARED.findall(cuda_h))
+    return frozenset(declared | {renamed.get(name, name) for name in declared})
+
+
+def driver_names(cuda_h: str, typedefs_h: str) -> list[DriverName]:
+    """Which symbol answers a name at which CUDA version.
+
+    cuda.h renames a name to its newest ABI; cudaTypedefs.h lists the CUDA version of each ABI. So the newest version
+    belongs to the renamed symbol, the one before it to the suffix before that, and so on.
+    """
+    newest = {name: suffix for name, base, suffix in _RENAMED.findall(cuda_h) if base == name}
+    versions: dict[str, set[int]] = {}
+    for name, version in _TYPED.findall(typedefs_h):
+        versions.setdefault(name, set()).add(int(version))
+    declared = declared_driver_functions(cuda_h)
+    rows = []
+    for name in sorted({re.sub(r"_v\d+$", "", symbol) for symbol in declared} | set(versions)):
+        suffix = int((newest.get(name) or "_v1")[2:])
+        for since in sorted(versions.get(name, {0}), reverse=True):
+            symbol = name if suffix <= 1 else f"{name}_v{suffix}"
+            if symbol in declared:
+                rows.append(DriverName(name, since, symbol))
+            suffix -= 1
+            if suffix < 1:
+                break
+    rows += [DriverName(symbol, 0, symbol) for symbol in sorted(declared) if re.search(r"_v\d+$", symbol)]
+    return rows
+
+
+def driver_names_source(rows: list[DriverName]) -> str:
+    """The table that entry_points.c searches."""
+    lines = ['#include "driver_names.h"']
+    lines += [f"void {symbol}(void);" for symbol in sorted({row.symbol for row in rows})]
+    lines.append("const DriverName vgpu_driver_names[] = {")
+    lines += [f'    {{"{row.name}", {row.since}, {row.symbol}}},' for row in rows]
+    lines += ["    {0, 0, 0},", "};"]
+    return "\n".join(lines) + "\n"
