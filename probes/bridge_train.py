@@ -1,0 +1,364 @@
+"""Probe: one short training run of a Megatron Bridge recipe, with Bridge's own `pretrain()` or `finetune()`.
+
+    python bridge_train.py JOB.json
+
+reads the job, trains a few iterations at full model size on synthetic data, and leaves `result-<rank>.json` in the
+job's `out` folder, renamed into place. It exits 0 whenever that file is there. docs/probe.md describes both files.
+
+Standard library, torch and megatron only: it runs in the target's environment, which knows nothing of oombisect. On a
+real GPU (`process_group` "nccl", under torchrun) and on a virtual one (`process_group` "fake", one rank of a large
+world in one process) it is the same program; what differs is marked where it does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+_STARTED = time.monotonic()
+_RESTARTED = "OOMBISECT_PROBE_RESTARTS"
+_HASH_SEED = "0"
+
+from probe_support.job import SCHEMA, Job  # noqa: E402
+from probe_support.outcome import (  # noqa: E402
+    Unresolved,
+    is_out_of_memory,
+    one_line,
+    oom_record,
+    traceback_text,
+)
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        print(__doc__, file=sys.stderr)
+        return 2
+    path = arguments[0]
+    raw = json.loads(Path(path).read_text())
+    os.environ.update({name: str(value) for name, value in (raw.get("env") or {}).items()})
+    _fix_hash_seed()
+    return run(path)
+
+
+def run(path: str) -> int:
+    """Runs the job at `path` in this process; returns the exit status."""
+    raw = json.loads(Path(path).read_text())
+    out = Path(raw["out"])
+    out.mkdir(parents=True, exist_ok=True)
+    rank = int(os.environ.get("RANK", 0)) if raw.get("process_group") == "nccl" else int(raw.get("rank", 0))
+    result = _blank(rank)
+    probe: Any = None
+    try:
+        job = Job.from_json(raw)
+        sys.path[:0] = [path for path in job.source_paths if path not in sys.path]
+        probe = _Probe(job, rank, out, result)
+        probe.run()
+    except BaseException as error:  # what else ends a run is recorded too: SystemExit of a training loop, Ctrl-C
+        _record_failure(result, error, probe)
+    if probe is not None:
+        probe.finish()
+        if probe.should_restart():
+            _restart(path)
+    result["host_peak_rss"] = _peak_rss()
+    result["seconds"]["total"] = round(time.monotonic() - _STARTED, 2)
+    _write(out / f"result-{rank}.json", result)
+    return 0
+
+
+def _blank(rank: int) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "outcome": "unresolved",
+        "reason": None,
+        "failed_phase": None,
+        "traceback": None,
+        "rank": rank,
+        "world_size": None,
+        "suggested_ranks": [],
+        "parallel": {},
+        "micro_batches": None,
+        "micro_batch_size": None,
+        "phases": {},
+        "external": 0,
+        "oom": None,
+        "recipe_function": "",
+        "config": None,
+        "config_hash": "",
+        "attention_backend": None,
+        "versions": {},
+        "imported": [],
+        "allocator_settings": "",
+        "snapshot": None,
+        "cold_compile": False,
+        "notes": [],
+        "host_peak_rss": 0,
+        "seconds": {},
+    }
+
+
+class _Probe:
+    """One run, from the job to the filled result."""
+
+    def __init__(self, job: Job, rank: int, out: Path, result: dict[str, Any]) -> None:
+        self.job = job
+        self.rank = rank
+        self.out = out
+        self.result = result
+        self.notes: list[str] = result["notes"]
+        self.phases: Any = None
+        self.history: Any = None
+        self.finder: Any = None
+        self.stand_in = False
+        self.phase = "import"
+
+    @property
+    def fake(self) -> bool:
+        return self.job.process_group == "fake"
+
+    def run(self) -> None:
+        job, result = self.job, self.result
+        result["recipe_function"] = str(job.recipe)
+        self._prepare_imports()
+        from probe_support import configuration, environment
+        from probe_support.plain import canonical, config_hash, plain
+
+        self.phase = "recipe"
+        config = configuration.build(job.recipe)
+        result["seconds"]["import"] = round(time.monotonic() - _STARTED, 2)
+        self.phase = "config"
+        if job.config_file:
+            frozen = json.loads(Path(job.config_file).read_text())
+            configuration.freeze(config, frozen, self.notes)
+        configuration.apply_overrides(config, job.overrides, self.notes)
+        layout = configuration.layout(config, self._placed(), self.notes)
+        count = configuration.micro_batches(config, layout, job.micro_batches)
+        empty = self.out / "no-checkpoint"
+        empty.mkdir(exist_ok=True)
+        configuration.settle(config, job, layout, count, str(empty))
+        result.update(
+            world_size=layout.world_size,
+            parallel={name: getattr(layout, name) for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")},
+            suggested_ranks=configuration.suggested_ranks(layout, config.model),
+            micro_batches=count,
+            micro_batch_size=int(config.train.micro_batch_size),
+        )
+        described = _without_host_paths(plain(config), {str(self.out): "<out>", os.getcwd(): "<cwd>"})
+        result.update(config=json.loads(canonical(described)), config_hash=config_hash(described))
+        environment.apply_variables(getattr(config, "env_vars", None) or {}, job.env)
+        self._start_device(layout.world_size)
+        self._train(config, count)
+
+    def _placed(self) -> Job:
+        """The job with what torchrun decided, where it launched this process."""
+        if self.fake:
+            return self.job
+        from dataclasses import replace
+
+        return replace(self.job, rank=self.rank, world_size=int(os.environ.get("WORLD_SIZE", 1)))
+
+    def _prepare_imports(self) -> None:
+        """Stand-ins for what may be missing, before anything of the project is imported."""
+        from probe_support import absent_packages
+
+        self.finder = absent_packages.install()
+        import torch
+
+        from probe_support import hf_configs, te_attention, te_stand_in
+
+        if absent_packages.missing("transformer_engine_torch") and not _compiled_transformer_engine():
+            if not self.job.simulated:
+                raise Unresolved("Transformer Engine's compiled module is not installed, and a real GPU needs it")
+            self.stand_in = True
+            te_stand_in.install(self.job.transformer_engine)
+        random.seed(self.job.seed)
+        torch.manual_seed(self.job.seed)
+        te_attention.watch()
+        hf_configs.ModelConfigs(self.job.model_configs, self.out, self.notes).install()
+
+    def _start_device(self, world_size: int) -> None:
+        """Brings up CUDA, the history and the process group; the first device memory is taken here."""
+        import torch
+
+        from probe_support import distributed, environment
+        from probe_support.history import History
+        from probe_support.phases import Phases
+
+        if torch.cuda.is_initialized():
+            self.notes.append("CUDA was up before the recipe's environment variables were applied")
+        if not torch.cuda.is_available():
+            raise Unresolved("torch sees no CUDA device")
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) if not self.fake else 0)
+        torch.cuda.init()
+        self.history = History(self.out / f"snapshot-{self.rank}.pickle.gz", self.job.record_history)
+        self.phases = Phases()
+        self.result["allocator_settings"] = environment.allocator_settings()
+        if self.fake:
+            distributed.start_fake(self.rank, world_size)
+
+    def _train(self, config: Any, count: int) -> None:
+        from probe_support import bridge_hooks, configuration, moe
+
+        if (self.job.simulated or self.fake) and getattr(config.model, "num_moe_experts", None):
+            moe.declare(self.job.moe_skew)
+            self.notes.append(f"expert token counts are declared: balanced, times {self.job.moe_skew:g} on this rank")
+        hooks = bridge_hooks.Hooks(config, self.phases, count, self.fake)
+        hooks.install()
+        from megatron.bridge.training.gpt_step import forward_step
+
+        if configuration.is_finetuning(config):
+            from megatron.bridge.training.finetune import finetune as train
+        else:
+            from megatron.bridge.training.pretrain import pretrain as train
+        try:
+            train(config, forward_step)
+        except SystemExit as error:  # a training loop may end the process when it is done
+            if hooks.steps < self.job.iterations:
+                raise Unresolved(f"the training loop ended the process ({error}) after {hooks.steps} steps") from error
+        if hooks.steps < self.job.iterations:
+            raise Unresolved(f"the training loop ran {hooks.steps} of {self.job.iterations} steps")
+        self._check_attention(config)
+        self.result["outcome"] = "exact"
+
+    def _check_attention(self, config: Any) -> None:
+        """Refuses a run whose attention fell back to the unfused kernel without being told to (the stand-in's answer may err)."""
+        from probe_support import te_attention
+
+        asked = str(getattr(getattr(config.model, "attention_backend", None), "name", None) or "auto")
+        if self.stand_in and te_attention.used["UnfusedDotProductAttention"] and asked not in ("unfused", "local"):
+            raise Unresolved(
+                f"attention ran unfused although attention_backend is {asked}: no fused or flash backend was found for it"
+            )
+
+    def finish(self) -> None:
+        """Fills in what is known however the run ended. Never raises: a number already measured must reach its file."""
+        from probe_support import environment, te_attention
+
+        result = self.result
+        if self.phases is not None:
+            result.update(phases=self.phases.records, external=max(0, self.phases.external))
+        if self.history is not None:
+            try:
+                result["snapshot"] = self.history.finish(result["oom"] is not None)
+            except Exception as error:
+                self.notes.append(f"the allocation history could not be saved: {one_line(error)}")
+        facts = {
+            "attention_backend": te_attention.backend,
+            "cold_compile": _compiled_cold,
+            "versions": lambda: environment.versions(self.stand_in),
+            "imported": lambda: environment.imported(self.job.roots),
+        }
+        for name, fact in facts.items():
+            try:
+                result[name] = fact()
+            except Exception as error:
+                self.notes.append(f"{name} is not known: {one_line(error)}")
+        if self.finder is not None and self.finder.used:
+            self.notes.append(f"answered for packages that are not installed: {', '.join(sorted(self.finder.used))}")
+
+    def should_restart(self) -> bool:
+        """Whether to run once more in a warm compile cache: compiling itself allocates, and moves a reading by megabytes."""
+        measured = self.result["outcome"] in ("exact", "censored")
+        return self.fake and measured and self.result["cold_compile"] and not os.environ.get(_RESTARTED)
+
+
+def _record_failure(result: dict[str, Any], error: BaseException, probe: _Probe | None) -> None:
+    phases = probe.phases if probe is not None else None
+    phase = phases.current if phases is not None else (probe.phase if probe is not None else "job")
+    result.update(failed_phase=phase, traceback=traceback_text(error))
+    if is_out_of_memory(error):
+        history = probe.history if probe is not None else None
+        result["outcome"] = "censored"
+        result["oom"] = oom_record(error, phase, history.at_oom if history is not None else None)
+        result["reason"] = f"out of device memory in {phase}"
+    else:
+        result["outcome"] = "infra" if isinstance(error, KeyboardInterrupt) else "unresolved"
+        result["reason"] = one_line(error)
+    if phases is not None:
+        try:
+            phases.close_failed()
+        except Exception as second:
+            result["notes"].append(f"the allocator's counters could not be read: {one_line(second)}")
+
+
+def _without_host_paths(value: Any, names: dict[str, str]) -> Any:
+    """Strings that start with one of the folders `names`, with its name instead: a config must not depend on where it ran."""
+    if isinstance(value, dict):
+        return {key: _without_host_paths(item, names) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_host_paths(item, names) for item in value]
+    if isinstance(value, str):
+        for folder, name in names.items():
+            if value == folder or value.startswith(folder + os.sep):
+                return name + value[len(folder) :]
+    return value
+
+
+def _compiled_transformer_engine() -> bool:
+    """Whether TE brings its compiled module inside its own package, as source builds and wheels do."""
+    from probe_support.te_stand_in import find_package
+
+    package = find_package(None)
+    if package is None:
+        return False
+    return any(folder.is_dir() and any(folder.glob("transformer_engine_torch*.so")) for folder in _library_folders(package))
+
+
+def _library_folders(package: Path) -> tuple[Path, ...]:
+    return package.parent, package, package / "wheel_lib"
+
+
+def _compiled_cold() -> bool:
+    """Whether torch.compile compiled something in this process that no cache held."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is None:
+        return False
+    counters = dynamo.counters["inductor"]
+    return bool(counters.get("fxgraph_cache_miss", 0))
+
+
+def _fix_hash_seed() -> None:
+    """Starts this program again with a fixed hash seed unless it has one: the order of sets must not vary between runs."""
+    if os.environ.get("PYTHONHASHSEED") != _HASH_SEED:
+        os.environ["PYTHONHASHSEED"] = _HASH_SEED
+        _exec()
+
+
+def _restart(path: str) -> None:
+    os.environ[_RESTARTED] = "1"
+    _exec()
+
+
+def _exec() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _peak_rss() -> int:
+    """The most host memory this program has held, bytes (of this image: a restart begins anew)."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+def _write(path: Path, result: dict[str, Any]) -> None:
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(json.dumps(result, indent=1, sort_keys=False))
+    temporary.replace(path)
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Tearing down CUDA, process groups and a model of gigabytes serves nobody.
+    os._exit(status)

@@ -1,0 +1,82 @@
+"""What the run was made of: package versions, the allocator's settings, the project files it imported."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_DISTRIBUTIONS = (
+    *("transformers", "huggingface_hub", "omegaconf", "hydra-core", "numpy", "triton", "flash-attn", "apex"),
+    *("nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-nccl-cu13", "nvidia-nccl-cu12"),
+)
+
+
+def versions(stand_in: bool) -> dict[str, str]:
+    """Package -> version. `stand_in`: Transformer Engine's compiled part is a stand-in."""
+    found = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+    }
+    with contextlib.suppress(RuntimeError):
+        found["cudnn"] = str(torch.backends.cudnn.version())
+    for name in _DISTRIBUTIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    with contextlib.suppress(Exception):
+        import transformer_engine
+
+        suffix = " (Python package over a stand-in for its compiled module)" if stand_in else ""
+        found["transformer_engine"] = f"{transformer_engine.__version__}{suffix}"
+    for module in ("megatron.core", "megatron.bridge"):
+        version = getattr(sys.modules.get(module), "__version__", None)
+        if version is not None:
+            found[module] = str(version)
+    with contextlib.suppress(Exception):
+        found["gpu"] = torch.cuda.get_device_name()
+    return dict(sorted(found.items()))
+
+
+def allocator_settings() -> str:
+    """The settings in force in PyTorch's caching allocator, as it reports them itself; else what the environment asks."""
+    with contextlib.suppress(Exception):
+        settings = torch.cuda.memory._snapshot()["allocator_settings"]
+        return " ".join(f"{name}={value}" for name, value in sorted(settings.items()))
+    names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+    return " ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
+
+
+def apply_variables(recipe: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
+    """Sets the recipe's environment variables as Bridge does (what is set already wins); returns those it set.
+
+    Raises nothing when CUDA is up already, but then says so: allocator settings would come too late.
+    """
+    applied = {}
+    for name, value in recipe.items():
+        if name not in given and name not in os.environ:
+            os.environ[name] = applied[name] = str(value)
+    return applied
+
+
+def imported(roots: Mapping[str, str]) -> list[str]:
+    """The files of each root that this process has imported, as `name:relative/path`, sorted. The deepest root wins."""
+    bases = sorted(((Path(root).resolve(), name) for name, root in roots.items()), key=lambda item: -len(item[0].parts))
+    found = set()
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if not file:
+            continue
+        path = Path(file).resolve()
+        for base, name in bases:
+            if path.is_relative_to(base):
+                found.add(f"{name}:{path.relative_to(base).as_posix()}")
+                break
+    return sorted(found)
