@@ -50,7 +50,7 @@ class CommitTargets:
         try:
             found = resolve(self.recipe, self.scanner.table(sha))
         except UnknownRecipe as error:
-            return None, error.cause
+            return None, f"{error.cause}. {error.way_out}"
         return RecipeCall(self.recipe, found.module, found.function, found.kwargs), ""
 
     def _lay_out(self, materialise: Callable[[], Materialised]) -> Sources:

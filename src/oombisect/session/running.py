@@ -94,7 +94,7 @@ def _require_recipe(line: CommitLine, recipe: str) -> None:
         return
     which = "neither end of the range" if not (good.call or bad.call) else "only one end of the range"
     obstacle = good.obstacle or bad.obstacle
-    raise OombisectError(f"Recipe {recipe!r} exists at {which}: {obstacle}", "Name a recipe that both ends have.")
+    raise OombisectError(f"Recipe {recipe!r} exists at {which}. {obstacle}", "Name a recipe that both ends have.")
 
 
 def _create(

@@ -77,7 +77,6 @@ class Judge:
                 "fragmentation_bytes": proof.fragmentation_bytes,
                 "phases": dict(step.phases),
                 "censored": step.censored,
-                "probes": {"parent": before.probe, "point": after.probe},
                 **config_evidence(before, after),
                 **_submodule(parent, point),
             },
@@ -118,7 +117,6 @@ class Judge:
                 "resolution_bytes": resolution,
             },
             "expandable_segments": {
-                "probe": other.probe,
                 "outcome": str(other.reading.outcome),
                 "reason": other.reading.reason or None,
                 "peak_reserved": other.reading.peak_reserved,

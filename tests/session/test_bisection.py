@@ -1,0 +1,183 @@
+"""Whole sessions over toy histories: git, worktrees, processes, the store and the search are real."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oombisect.errors import ExitCode, OombisectError
+from oombisect.history.records import SessionState
+from oombisect.history.store import Store, open_store
+from oombisect.session.request import BisectRequest, ProbeRequest
+from oombisect.session.running import bisect_range
+from oombisect.session.verdict import Report
+
+from . import toy
+from .toy import MIB, mib
+
+
+class Quiet:
+    def say(self, text: str) -> None: ...
+    def progress(self, text: str) -> None: ...
+    def tick(self, seconds: float) -> None: ...
+    def probe_started(self, *_: Any) -> None: ...
+    def probe_finished(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr("oombisect.session.opening.open_device", lambda *_: toy.ToyDevice())
+    return World(tmp_path)
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.repo = folder / "repo"
+        self.repo.mkdir()
+        self.python, self.calls = toy.interpreter(folder)
+        self.shas: list[str] = []
+
+    def store(self) -> Store:
+        return open_store(self.folder / "db.sqlite", clock=lambda: datetime(2026, 1, 1, tzinfo=UTC))
+
+    def run(self, memories: list[Any], *, session: str | None = None, **options: Any) -> Report:
+        if not self.shas:
+            self.shas = toy.history(self.repo, memories)
+        probe = {"limit_bytes": 10_000 * MIB, "recipe": toy.RECIPE, **options.pop("probe", {})}
+        request = BisectRequest(
+            range=options.pop("range", f"{self.shas[0]}..{self.shas[-1]}"),
+            probe=ProbeRequest(repo=str(self.repo), python=str(self.python), **probe),
+            **options,
+        )
+        with self.store() as store:
+            return bisect_range(
+                store, request, watcher=Quiet(), cwd=self.folder, cache=self.folder / "cache", command=("test",),
+                session=session, on_session=lambda _: None,
+            )  # fmt: skip
+
+    def probes(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.calls.read_text().splitlines()]
+
+
+def test_a_capacity_step_is_named_with_its_size(world: World) -> None:
+    report = world.run(
+        [mib(8000, tag=i) for i in range(6)] + [mib(9800, tag=5), *(mib(9800, tag=i) for i in range(6, 12))]
+    )
+    assert report.exit_code is ExitCode.CULPRIT
+    (step,) = report.verdict.steps
+    assert step.point == world.shas[6] == report.verdict.crossing
+    assert step.parent == world.shas[5]
+    assert step.delta == {"allocated": 1800 * MIB, "reserved": 1800 * MIB, "external": 0}
+    assert (step.kind, step.confirmed, step.named, step.crosses_limit) == ("capacity", "yes", True, True)
+    assert report.verdict.explained == 1.0
+    assert report.good.fits is True and report.bad.fits is False
+    assert report.bad.simulated
+
+
+def test_stranded_memory_is_fragmentation_only_when_the_needed_capacity_rose(world: World) -> None:
+    calm = [mib(8000, 8100, tag=i) for i in range(4)]
+    stranded = [mib(8000, 9900, needed=9800, tag=i) for i in range(4)]
+    report = world.run(calm + stranded)
+    (step,) = report.verdict.steps
+    assert step.point == world.shas[4]
+    assert step.kind == "fragmentation"
+    needed = step.evidence["needed_capacity"]
+    assert abs(needed["larger_bytes"] - 10_300 * MIB) <= needed["resolution_bytes"]
+    assert step.evidence["expandable_segments"]["fits"] is True
+
+
+def test_a_larger_cache_alone_is_no_fragmentation(world: World) -> None:
+    """Reserved grows past the limit, yet the run fits: the allocator gives its cache back."""
+    report = world.run([mib(8000, 8100, tag=i) for i in range(4)] + [mib(8000, 9900, tag=i) for i in range(4)])
+    assert report.bad.fits is True
+    assert all(step.kind != "fragmentation" for step in report.verdict.steps)
+
+
+def test_commits_no_probe_can_see_cost_nothing(world: World) -> None:
+    report = world.run([mib(8000), *[None] * 20, mib(9800), *[None] * 20])
+    assert report.verdict.crossing == world.shas[21]
+    assert len([p for p in world.probes() if not p["limit"] and not p["env"]]) <= 4  # both ends, and again to confirm
+
+
+def test_a_broken_stretch_blurs_and_is_never_blamed(world: World) -> None:
+    broken = {"unresolved": "ImportError: no", "allocated": 0, "reserved": 0}
+    middle = [{**broken, "tag": i} for i in range(3)]
+    report = world.run([mib(8000, tag=i) for i in range(4)] + middle + [mib(9800, tag=i) for i in range(4)])
+    assert report.exit_code is ExitCode.BLURRED
+    assert not any(step.point in world.shas[4:7] for step in report.verdict.steps)
+    assert set(report.verdict.steps[0].blurred) == set(world.shas[4:8])
+
+
+def test_no_change_is_said_to_be_none(world: World) -> None:
+    report = world.run([mib(8000, tag=i) for i in range(6)])
+    assert report.exit_code is ExitCode.NO_REGRESSION
+    assert report.verdict.steps == ()
+
+
+def test_an_improvement_is_found_and_its_config_change_shown(world: World) -> None:
+    memories = [mib(9000, config={"seq": 4096}, tag=i) for i in range(4)]
+    memories += [mib(7000, config={"seq": 2048}, tag=i) for i in range(4)]
+    report = world.run(memories, find="improvement")
+    assert report.exit_code is ExitCode.CULPRIT
+    (step,) = report.verdict.steps
+    assert step.point == world.shas[4]
+    assert step.delta["allocated"] == -2000 * MIB
+    assert step.evidence["config_changes"] == [{"path": "seq", "before": 4096, "after": 2048}]
+
+
+def test_a_second_session_probes_nothing_again(world: World) -> None:
+    memories = [mib(8000, tag=i) for i in range(5)] + [mib(9800, tag=i) for i in range(5)]
+    first = world.run(memories)
+    before = len(world.probes())
+    second = world.run(memories)
+    fresh = world.probes()[before:]
+    assert second.verdict.to_json() == first.verdict.to_json()
+    assert second.probes_cached > 0
+    # Confirmation is fresh by its nature: culprit, parent, and the reverted end; nothing else runs.
+    assert len(fresh) <= 3
+
+
+def test_an_end_that_cannot_be_probed_is_an_error_with_its_reason(world: World) -> None:
+    broken = {"unresolved": "AssertionError: tp must divide heads", "allocated": 0, "reserved": 0}
+    with pytest.raises(OombisectError, match=r"bad end .* tp must divide heads") as caught:
+        world.run([mib(8000), mib(8000, tag=1), broken])
+    assert caught.value.exit_code == ExitCode.USAGE
+    with world.store() as store:
+        (session,) = store.sessions()
+    assert (session.state, session.exit_code) == (SessionState.INTERRUPTED, ExitCode.USAGE)
+
+
+def test_a_recipe_nobody_has_is_an_error_before_any_probe(world: World) -> None:
+    with pytest.raises(OombisectError, match="neither end") as caught:
+        world.run([mib(8000), mib(9800)], probe={"recipe": "toy_2b_lora"})
+    assert "toy_1b_pretrain" in caught.value.cause + caught.value.way_out
+    assert world.probes() == []
+
+
+def test_a_probe_that_hangs_is_infrastructure_and_tried_again(world: World) -> None:
+    hang = mib(8000, sleep=600)
+    report = world.run([mib(8000), hang, mib(8000, tag=2)], probe={"time_limit": 1.5}, grid=1)
+    assert report.exit_code in (ExitCode.NO_REGRESSION, ExitCode.INFRASTRUCTURE)
+    assert len([p for p in world.probes() if p["told"].get("sleep")]) == 2
+    with world.store() as store:
+        reasons = [p.reading.reason for p in store.probes(report.session) if p.reading and p.reading.reason]
+    assert reasons and all("time limit" in reason for reason in reasons)
+
+
+def test_a_probe_that_dies_is_unresolved_by_signal(world: World) -> None:
+    report = world.run([mib(8000), mib(8000, signal=11), mib(9800)])
+    assert report.exit_code is ExitCode.BLURRED
+    with world.store() as store:
+        reasons = [p.reading.reason for p in store.probes(report.session) if p.reading and p.reading.reason]
+    assert any("SIGSEGV" in reason for reason in reasons)
+
+
+def test_the_budget_is_kept(world: World) -> None:
+    report = world.run([mib(7000 + 30 * i) for i in range(64)], budget=5)
+    assert report.exit_code is ExitCode.BUDGET
+    assert len(world.probes()) <= 5 + 1  # the fit probe of a point near the limit is no search probe
