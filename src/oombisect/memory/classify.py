@@ -50,15 +50,22 @@ class PointMemory:
         return self.peak_allocated + self.external
 
     def stranded(self, limit: int | None = None) -> tuple[int, int]:
-        """Least and most bytes the allocator strands; equal where the needed capacity was measured."""
+        """Least and most bytes the allocator strands; equal where the needed capacity was measured.
+
+        A point that fits `limit` strands no more than is left there, however coarsely its need was measured.
+        """
         if self.needed_capacity is not None:
-            exact = max(0, self.needed_capacity - self.floor)
-            return exact, exact
-        most = max(0, self.peak_reserved - self.peak_allocated)
-        least = 0
+            least = most = max(0, self.needed_capacity - self.floor)
+        else:
+            least, most = 0, max(0, self.peak_reserved - self.peak_allocated)
         if limit is not None and self.fits:
             most = min(most, max(0, limit - self.floor))
-        return least, max(least, most)
+        return min(least, most), most
+
+    @property
+    def proves_stranding(self) -> bool:
+        """Whether there is more evidence of stranded memory than reserved minus allocated."""
+        return self.needed_capacity is not None or self.fits_expandable is True
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +151,22 @@ def _remedies(
 ) -> tuple[list[frozenset[Component]], list[frozenset[Component]]]:
     """Sets of components whose return makes the bad point fit for certain, and those where that is not known."""
     good_stranded, bad_stranded = good.stranded(limit), bad.stranded(limit)
-    proven = bad.fits_expandable is True and _likely_stranded_growth(good, bad) > resolution
+    if _stranded_growth(good, bad, resolution) == 0:
+        bad_stranded = good_stranded
+    elif bad.needed_capacity is None and bad.floor > limit:
+        # No allocator could fit it: what is stranded besides was not measured and is not needed to tell why.
+        bad_stranded = (0, 0)
+    # Expandable segments strand next to nothing: that the run fits with them is the proof that a return would do.
+    rescued = bad.fits_expandable is True and _likely_stranded_growth(good, bad) > resolution
     sure, possible = [], []
     for size in range(1, len(COMPONENTS) + 1):
         for chosen in combinations(COMPONENTS, size):
-            allocated = (good if "allocated" in chosen else bad).peak_allocated
-            external = (good if "external" in chosen else bad).external
-            least, most = good_stranded if "fragmentation" in chosen else bad_stranded
             remedy = frozenset(chosen)
-            if allocated + external + most <= limit or (remedy == {"fragmentation"} and proven):
+            allocated = (good if "allocated" in remedy else bad).peak_allocated
+            external = (good if "external" in remedy else bad).external
+            least, most = good_stranded if "fragmentation" in remedy else bad_stranded
+            proven = "fragmentation" not in remedy or bad.proves_stranding
+            if proven and (allocated + external + most <= limit or (remedy == {"fragmentation"} and rescued)):
                 sure.append(remedy)
             elif allocated + external + least <= limit:
                 possible.append(remedy)

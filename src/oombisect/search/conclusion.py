@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 from oombisect.search import confirm
@@ -66,7 +65,11 @@ class Conclusion:
         stretches: the whole axis, in order.
         measured: points (or groups of equal points) with an outcome.
         probes: probes spent, cached measurements left out.
+        epsilon: the smallest difference that means anything.
+        min_step: the smallest change that was looked for and named.
         largest_open: the largest change that may still hide between two measured points.
+        ceiling: no single change adds more than this of what was sought, as far as the readings tell.
+        notes: further facts, each a sentence.
     """
 
     kind: Verdict
@@ -84,6 +87,7 @@ class Conclusion:
     epsilon: int = 0
     min_step: int = 0
     largest_open: int = 0
+    ceiling: int = 0
     good_fits: bool | None = None
     bad_fits: bool | None = None
     notes: tuple[str, ...] = ()
@@ -101,24 +105,25 @@ def conclude(state: State) -> Conclusion:
     steps = _steps(survey)
     crossing, crossing_range = _crossing(survey)
     return Conclusion(
-        _verdict(survey, steps),
-        crossing,
-        crossing_range,
-        steps,
-        survey.growth,
-        survey.span is not None and survey.span.censored,
-        survey.explained,
-        _unresolved(survey),
-        _turning_points(survey),
-        _stretches(survey),
-        measured,
-        state.probes,
-        survey.epsilon,
-        survey.min_step,
-        max((survey.movement(i) for i in survey.intervals if i.kind is Kind.OPEN), default=0),
-        fits(survey.good),
-        fits(survey.bad),
-        tuple(_notes(survey, steps)),
+        kind=_verdict(survey, steps),
+        crossing=crossing,
+        crossing_range=crossing_range,
+        steps=steps,
+        growth=survey.growth,
+        growth_is_bound=survey.span is not None and survey.span.censored,
+        explained=survey.explained,
+        unresolved=_unresolved(survey),
+        non_monotone=_turning_points(survey),
+        stretches=_stretches(survey),
+        measured=measured,
+        probes=state.probes,
+        epsilon=survey.epsilon,
+        min_step=survey.min_step,
+        largest_open=max((survey.movement(i) for i in survey.intervals if i.kind is Kind.OPEN), default=0),
+        ceiling=max((survey.gain(i) for i in survey.intervals), default=0),
+        good_fits=fits(survey.good),
+        bad_fits=fits(survey.bad),
+        notes=tuple(_notes(survey, steps)),
     )
 
 

@@ -57,8 +57,8 @@ class Delta:
 
     @property
     def size(self) -> int:
-        """The largest movement in any channel, unsigned."""
-        return max(abs(value) for value in self.channels)
+        """The largest movement in any channel, or in what several of them come to together, unsigned."""
+        return max(abs(value) for value in (*self.channels, self.reserved, self.device))
 
 
 NOTHING = Delta()

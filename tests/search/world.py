@@ -1,0 +1,124 @@
+"""A history whose truth is known, which answers the search's requests as a driver would."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from oombisect.search import (
+    Censored,
+    Conclusion,
+    Conflict,
+    Exact,
+    Infra,
+    Measure,
+    Metrics,
+    Observation,
+    Options,
+    Request,
+    Revert,
+    State,
+    Unresolved,
+    conclude,
+    observe,
+    plan,
+    start,
+)
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one point's change adds, bytes. `stranded` is reserved on top of allocated."""
+
+    allocated: int = 0
+    stranded: int = 0
+    external: int = 0
+    phase: int = 0
+    allocations: int = 0
+
+    def __neg__(self) -> Change:
+        return Change(-self.allocated, -self.stranded, -self.external, -self.phase, -self.allocations)
+
+
+@dataclass
+class World:
+    """Points 0..count-1; `changes` by the point that brings them.
+
+    `reverted` maps a point to the later point that takes its change back; `broken` points do not build, `lost` ones
+    meet a failing machine; above `card` bytes a run dies (None: it is measured all the same); `noise` is the most by
+    which two readings of a point differ from the truth.
+    """
+
+    count: int
+    changes: Mapping[int, Change] = field(default_factory=dict)
+    limit: int = 80 * GIB
+    card: int | None = None
+    broken: frozenset[int] = frozenset()
+    lost: frozenset[int] = frozenset()
+    conflicts: frozenset[int] = frozenset()
+    reverted: Mapping[int, int] = field(default_factory=dict)
+    noise: int = 0
+    seed: int = 0
+    base: int = 40 * GIB
+    asked: list[Request] = field(default_factory=list)
+
+    def answer(self, request: Request) -> Observation:
+        """What the driver would report."""
+        self.asked.append(request)
+        index = request.index
+        if isinstance(request, Revert):
+            if index in self.conflicts or index in self.reverted:
+                return Conflict("does not revert cleanly")
+            return self._reading([c for i, c in self._all().items() if i != index], f"revert {index}")
+        if index in self.lost:
+            return Infra("node lost")
+        if index in self.broken:
+            return Unresolved("does not import")
+        return self._reading([c for i, c in self._all().items() if i <= index], repr(request))
+
+    def metrics(self, index: int) -> Metrics:
+        """The truth about a point."""
+        return self._metrics([c for i, c in self._all().items() if i <= index])
+
+    def _all(self) -> dict[int, Change]:
+        return {**self.changes, **{later: -self.changes[point] for point, later in self.reverted.items()}}
+
+    def _metrics(self, changes: list[Change], noise: int = 0) -> Metrics:
+        allocated = self.base + sum(c.allocated for c in changes) + noise
+        return Metrics(
+            allocated=allocated,
+            reserved=allocated + GIB + sum(c.stranded for c in changes),
+            external=GIB // 2 + sum(c.external for c in changes),
+            allocations=1000 + sum(c.allocations for c in changes),
+            phases=(("model", 10 * GIB + sum(c.phase for c in changes)), ("step_1", allocated)),
+        )
+
+    def _reading(self, changes: list[Change], salt: str) -> Observation:
+        noise = random.Random(f"{self.seed} {salt}").randint(-self.noise, self.noise) if self.noise else 0
+        metrics = self._metrics(changes, noise)
+        used = metrics.reserved + metrics.external
+        if self.card is not None and used > self.card:
+            over = used - self.card
+            return Censored(Metrics(metrics.allocated - over, metrics.reserved - over, metrics.external))
+        return Exact(metrics, used <= self.limit)
+
+    def search(self, options: Options | None = None, parallel: int = 1, **axis: object) -> tuple[State, Conclusion]:
+        """Run a search to its end."""
+        state = start(self.count, options, **axis)  # type: ignore[arg-type]
+        for _ in range(50 * self.count + 100):
+            requests = plan(state, parallel)
+            assert len(requests) <= parallel and len(set(requests)) == len(requests)
+            if not requests:
+                return state, conclude(state)
+            for request in requests:
+                state = observe(state, request, self.answer(request))
+        raise AssertionError("the search does not end")
+
+
+def probes(state: State) -> int:
+    """Points measured for the first time."""
+    return sum(isinstance(request, Measure) for request, _ in state.log)
