@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.probing.interpreter import Interpreter
+from oombisect.virtual_gpu.build import VirtualGpu, prepare
+from oombisect.virtual_gpu.profiles import GpuProfile, parse_gpu
 
 DEFAULT_VIRTUAL = "virtual:h100-80gb"
 
@@ -35,8 +37,8 @@ class Device(Protocol):
 class VirtualDevice:
     """A virtual GPU: a probe process for each rank, each with the whole device to itself."""
 
-    profile: Any
-    gpu: Any
+    profile: GpuProfile
+    gpu: VirtualGpu
     name: str
     simulated: bool = True
     count: int = 1
@@ -44,14 +46,15 @@ class VirtualDevice:
 
     @property
     def capacity(self) -> int:
-        return int(self.profile.total_bytes)
+        return self.profile.total_bytes
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        return {"kind": "virtual", "build": self.gpu.key, "profile": self.profile.to_json()}
+        profile = {name: value for name, value in asdict(self.profile).items() if name != "source"}
+        return {"kind": "virtual", "build": self.gpu.directory.name, "profile": profile}
 
     def environment(self, limit_bytes: int | None) -> dict[str, str]:
-        return dict(self.gpu.environment(self.profile, limit_bytes=limit_bytes))
+        return self.gpu.environment(self.profile, limit_bytes=limit_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +121,6 @@ def open_device(text: str | None, interpreter: Interpreter, cache: Path) -> Devi
                 "there is no NVIDIA GPU on this machine (NVML finds none)",
                 f"Probe on a virtual one: --gpu {DEFAULT_VIRTUAL}.",
             )
-    from oombisect.virtual_gpu.build import prepare
-    from oombisect.virtual_gpu.profiles import parse_gpu
-
     name = text or DEFAULT_VIRTUAL
     profile = parse_gpu(name)
     return VirtualDevice(profile, prepare(interpreter.path, cache), name)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,13 +75,19 @@ class Prober:
         ended = self._launch(command, out, 0, variation)
         return [read_result(out, rank, ended) or classify_death(out, rank, ended, self.limits) for rank in range(world)]
 
-    def _write_job(
-        self, call: RecipeCall, sources: Sources, out: Path@@    ) -> Path:
+    def _write_job(self, call: RecipeCall, sources: Sources, out: Path, variation: Variation, rank: int) -> Path:
         job = job_json(
-            self.workload, call, sources, variation,
-            rank=rank, process_group=self.device.process_group, device=self.device.name, simulated=self.device.simulated,
-            model_configs=probes_dir() / "model_configs", out=out,
-        )  # fmt: skip
+            self.workload,
+            call,
+            sources,
+            variation,
+            rank=rank,
+            process_group=self.device.process_group,
+            device=self.device.name,
+            simulated=self.device.simulated,
+            model_configs=probes_dir() / "model_configs",
+            out=out,
+        )
         path = out / f"job-{rank}.json"
         path.write_text(json.dumps(job, indent=1, sort_keys=True) + "\n")
         return path
@@ -97,8 +102,3 @@ class Prober:
         return run_guarded(
             command, env=env, cwd=out, log=out / f"log-{rank}.txt", limits=self.limits, on_tick=self.on_tick
         )
-
-
-def default_interpreter() -> Path:
-    """The interpreter oombisect itself runs in."""
-    return Path(sys.executable)
