@@ -194,6 +194,8 @@ class _Probe:
             raise Unresolved("torch sees no CUDA device")
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) if not self.fake else 0)
         torch.cuda.init()
+        if self.job.limit_bytes and not self.fake:
+            environment.cap_memory(self.job.limit_bytes)
         self.history = History(self.out / f"snapshot-{self.rank}.pickle.gz", self.job.record_history)
         self.phases = Phases()
         self.result["allocator_settings"] = environment.allocator_settings()

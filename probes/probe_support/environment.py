@@ -54,6 +54,16 @@ def allocator_settings() -> str:
     return " ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
 
 
+def cap_memory(limit: int) -> None:
+    """Makes this GPU look as small as `limit` bytes to PyTorch; what others (the context included) hold counts.
+
+    A virtual GPU enforces its limit itself.
+    """
+    free, total = torch.cuda.mem_get_info()
+    others = total - free - torch.cuda.memory_reserved()
+    torch.cuda.set_per_process_memory_fraction(min(1.0, max(0, limit - others) / total))
+
+
 def apply_variables(recipe: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
     """Sets the recipe's environment variables as Bridge does (what is set already wins); returns those it set.
 

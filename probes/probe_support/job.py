@@ -28,7 +28,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Job:
-    """One probe of one rank. Paths are absolute; sizes do not occur here."""
+    """One probe of one rank. Paths are absolute, sizes bytes."""
 
     recipe: Recipe
     out: str
@@ -42,6 +42,7 @@ class Job:
     process_group: str = "fake"
     simulated: bool = True
     device: str = ""
+    limit_bytes: int | None = None
     micro_batches: int | None = None
     moe_skew: float = 1.0
     env: dict[str, str] = field(default_factory=dict)
