@@ -73,7 +73,7 @@ def parse_request(text: str) -> Request:
     match = re.fullmatch(r"\s*(?:([\w.]+):)?(\w+)\s*(\(.*\))?\s*", text, re.DOTALL)
     if match is None:
         raise OombisectError(
-            f"{text!r} is no recipe name", "Write it like qwen3_8b_lora, module:function or name(peft_scheme=\"dora\")."
+            f"{text!r} is no recipe name", 'Write it like qwen3_8b_lora, module:function or name(peft_scheme="dora").'
         )
     try:
         call = ast.parse(f"f{match[3] or '()'}", mode="eval").body

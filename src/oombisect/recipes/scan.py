@@ -15,7 +15,7 @@ from typing import Any
 
 from oombisect.repo.bridge import BridgeRepository
 from oombisect.repo.mirror import write_atomically
-from oombisect.repo.trees import Entry, batch
+from oombisect.repo.trees import Entry
 
 RECIPE_DIRS = ("src/megatron/bridge/recipes", "src/megatron/bridge/perf_recipes")
 LIBRARY = "megatron.bridge.recipes"
@@ -123,9 +123,8 @@ class RecipeScanner:
 
     def _scan(self, key: str, roots: Mapping[str, Entry]) -> RecipeTable:
         files = dict(self._files(roots))
-        self._repository.mirror.prefetch(list(files.values()))
-        contents = batch(self._repository.mirror.git, list(files.values()))
-        table = scan_sources({path: data or b"" for path, data in zip(files, contents)})
+        contents = self._repository.mirror.contents(list(files.values()))
+        table = scan_sources(dict(zip(files, contents)))
         if self._cache is not None and key:
             write_atomically(self._cache / f"{key}.json", json.dumps(table.to_json(), sort_keys=True))
         return table

@@ -144,7 +144,7 @@ class BridgeRepository:
         return output.decode().strip() if code == 0 else None
 
     def log(self, *arguments: str, paths: Sequence[str] = ()) -> list[Commit]:
-        """Commits as `git log ARGUMENTS -- PATHS` lists them."""
+        """Commits as `git log ARGUMENTS -- PATHS` lists them; the mirror has no branches: name commits by id."""
         layout = "--format=tformat:%H%x00%T%x00%P%x00%aI%x00%an%x00%s"
         output = self.mirror.local.run("log", layout, *arguments, "--", *paths)
         rows = (line.split("\0", 5) for line in output.split("\n") if line)
@@ -300,7 +300,7 @@ def open_repository(
             ExitCode.INFRASTRUCTURE,
         ) from error
     reader = TreeReader(mirror.local)
-    store = SubmoduleStore(git_root, reader, mirror.local, base_url, git_dir, checkout, megatron, say)
+    store = SubmoduleStore(git_root, reader, mirror, base_url, git_dir, checkout, megatron, say)
     return BridgeRepository(mirror, cache, store, reader, checkout, say)
 
 
@@ -331,7 +331,9 @@ def _git_directory(checkout: Path) -> Path:
     git_dir = git_directory(checkout)
     assert git_dir is not None
     if Git(checkout, Kind.FOREIGN).run("rev-parse", "--show-object-format").strip() != "sha1":
-        raise OombisectError(f"{checkout} is a SHA-256 repository", "Use a clone of Megatron Bridge: its ids are SHA-1.")
+        raise OombisectError(
+            f"{checkout} is a SHA-256 repository", "Use a clone of Megatron Bridge: its ids are SHA-1."
+        )
     return git_dir
 
 

@@ -20,11 +20,13 @@ from pathlib import Path
 
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.repo.git import Git, GitError, Kind
+from oombisect.repo.trees import batch
 
 Say = Callable[[str], None]
 
-# $GIT_DIR/info/attributes outranks every .gitattributes: no filter driver runs, files lie on disk as they are in blobs.
-_ATTRIBUTES = "* -filter -ident -text -working-tree-encoding\n"
+# $GIT_DIR/info/attributes outranks every .gitattributes: no filter or merge driver of anybody's runs, files lie on disk
+# as they are in blobs.
+_ATTRIBUTES = "* -filter -ident -text -working-tree-encoding merge\n"
 _ALL_REFS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 
 
@@ -69,16 +71,35 @@ class Mirror:
     def has_commit(self, sha: str) -> bool:
         return self.local.call("cat-file", "-e", f"{sha}^{{commit}}", ok=(0, 1, 128))[0] == 0
 
-    def prefetch(self, objects: Sequence[str]) -> None:
-        """Download in one go those of some objects that a partial mirror lacks (git would fetch them one by one)."""
-        if self.promisor is None or not objects:
-            return
+    def contents(self, blobs: Sequence[str]) -> list[bytes]:
+        """The contents of some blobs by id, in order; a partial mirror downloads those it lacks, in one go.
+
+        Raises:
+            OombisectError: one cannot be had.
+        """
+        if self.promisor is not None:
+            self._download(blobs)
+        found = list(batch(self.local, blobs))
+        for blob, data in zip(blobs, found):
+            if data is None:
+                raise OombisectError(
+                    f"The contents of blob {blob[:12]} are in no clone at hand",
+                    "Name a complete clone with --repo PATH, or check the network.",
+                    ExitCode.INFRASTRUCTURE,
+                )
+        return [data for data in found if data is not None]
+
+    def _download(self, objects: Sequence[str]) -> None:
+        assert self.promisor is not None
         told = self.local.run("cat-file", "--batch-check=%(objectname)", stdin="".join(f"{o}\n" for o in objects))
         missing = [line.split()[0] for line in told.splitlines() if line.endswith(" missing")]
         if missing:
             options = ("--no-tags", "--no-write-fetch-head", "--no-auto-gc", "--quiet", "--filter=blob:none", "--stdin")
             git = Git(self.path, Kind.NETWORK, (*self.promisor.settings, "fetch.negotiationAlgorithm=noop"))
-            git.run("fetch", *options, "origin", stdin="".join(f"{o}\n" for o in missing))
+            try:
+                git.run("fetch", *options, "origin", stdin="".join(f"{o}\n" for o in missing))
+            except GitError as error:
+                raise unreachable(self.promisor.url, error, "fetch file contents") from error
 
     def fetch(self, *refspecs: str) -> None:
         """Fetch from the promisor, file contents left behind.

@@ -86,5 +86,3 @@ def _settle(git: Git, merged: str, tip: str, paths: tuple[str, ...]) -> str:
         index.run("update-index", "-z", "--index-info", stdin=removals)
         index.run("update-index", "-z", "--index-info", stdin=listing)
         return index.run("write-tree", "--missing-ok").strip()
-
-

@@ -7,6 +7,7 @@ Objects are looked for where they may already lie (a clone the user names, the c
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from urllib.parse import unquote, urlparse
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.repo.git import Git, GitError, Kind
 from oombisect.repo.mirror import Mirror, Promisor, Say, mirror_of
-from oombisect.repo.trees import MEGATRON_DIR, TreeReader, batch
+from oombisect.repo.trees import MEGATRON_DIR, TreeReader
 
 DEFAULT_PATH = "3rdparty/Megatron-LM"
 DEFAULT_URL = "https://github.com/NVIDIA/Megatron-LM.git"
@@ -90,7 +91,7 @@ def local_directory(url: str, base: str) -> Path | None:
     A relative URL starts from `base`: the superproject's own remote, or its directory where it has none.
     """
     if url.startswith(("./", "../")):
-        if urlparse(base).scheme not in ("", "file") or ":" in base.split("/")[0]:
+        if not base.startswith("file://") and ":" in base.split("/")[0]:
             return None
         return Path(posixpath.normpath(posixpath.join(_plain(base), url)))
     if url.startswith("/"):
@@ -102,17 +103,21 @@ def _plain(url: str) -> str:
     return unquote(urlparse(url).path) if urlparse(url).scheme == "file" else url
 
 
-def absolute_url(url: str, base: str) -> str:
-    """A submodule URL with `./` and `../` worked out against the superproject's network URL."""
+def network_url(url: str, base: str) -> str:
+    """The URL to fetch a submodule from.
+
+    `./` and `../` are worked out against the superproject's; GitHub's ssh addresses, which want a key, become the public
+    ones (Bridge's first commits with the submodule name it that way), so that one clone serves both.
+    """
     if not url.startswith(("./", "../")) or not base:
-        return url
+        return re.sub(r"^(ssh://)?git@github\.com[:/]", "https://github.com/", url)
     parts = base.rstrip("/").split("/")
     for step in url.split("/"):
         if step == "..":
             parts.pop()
         elif step not in (".", ""):
             parts.append(step)
-    return "/".join(parts)
+    return network_url("/".join(parts), "")
 
 
 def git_directory(path: Path) -> Path | None:
@@ -132,7 +137,7 @@ class SubmoduleStore:
 
     Args:
         cache: where mirrors live.
-        reader: trees of the Bridge mirror.
+        reader, bridge: the Bridge mirror and its trees.
         base_url: the superproject's remote URL or directory, for relative submodule URLs.
         checkout_git_dir, checkout: the user's repository, whose own submodule is looked at first.
         named: a clone the user named; it comes first.
@@ -140,7 +145,7 @@ class SubmoduleStore:
 
     cache: Path
     reader: TreeReader
-    bridge: Git
+    bridge: Mirror
     base_url: str
     checkout_git_dir: Path | None = None
     checkout: Path | None = None
@@ -156,8 +161,8 @@ class SubmoduleStore:
         self.reader.load(trees)
         blobs = [entry.sha if (entry := self.reader.tree(t).get(".gitmodules")) else "" for t in trees]
         unknown = [b for b in dict.fromkeys(blobs) if b and b not in self._declared]
-        for blob, data in zip(unknown, batch(self.bridge, unknown)):
-            self._declared[blob] = megatron_of(parse_gitmodules(data or b"", self.bridge))
+        for blob, data in zip(unknown, self.bridge.contents(unknown)):
+            self._declared[blob] = megatron_of(parse_gitmodules(data, self.bridge.local))
         chosen = [self._declared.get(b) for b in blobs]
         pins: list[Pin | None] = [None] * len(trees)
         for declared in dict.fromkeys(d for d in chosen if d):
@@ -179,7 +184,7 @@ class SubmoduleStore:
         local = local_directory(pin.url, self.base_url)
         promisor = next((p for s in sources if (p := promisor_of(s))), None)
         if local is None:
-            url = absolute_url(pin.url, self.base_url)
+            url = network_url(pin.url, self.base_url)
             return mirror_of(self.cache, "Megatron-LM", url, sources, promisor or Promisor(url))
         return mirror_of(self.cache, "Megatron-LM", str(local), sources, promisor)
 
