@@ -53,6 +53,7 @@ CREATE TABLE points (
   committed TEXT, -- commit or release date; NULL: it has none
   UNIQUE (repo, key)
 ) STRICT;
+CREATE INDEX points_by_date ON points (committed);
 
 -- Resolved configurations, each stored once.
 CREATE TABLE configs (

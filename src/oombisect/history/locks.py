@@ -17,6 +17,7 @@ class SessionLock:
 
     Raises:
         BlockingIOError: another process holds it.
+        OSError: the folder cannot be written, or its file system has no locks.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -26,11 +27,11 @@ class SessionLock:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
-            except BlockingIOError:
-                if time.monotonic() > end:
+            except OSError as error:
+                if not isinstance(error, BlockingIOError) or time.monotonic() > end:
                     os.close(self._file)
                     raise
-                time.sleep(_RETRY_SECONDS)
+            time.sleep(_RETRY_SECONDS)
 
     def release(self) -> None:
         os.close(self._file)

@@ -187,6 +187,8 @@ class Store:
                 f"Another process works on session {session}",
                 "Wait until it ends, or end it; then resume the session.",
             ) from None
+        except OSError as error:
+            raise explain(error, self.path) from error
 
     def _release(self, session: str) -> None:
         if lock := self._locks.pop(session, None):

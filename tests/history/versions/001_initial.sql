@@ -179,6 +179,7 @@ CREATE TABLE workloads (
 ) STRICT;
 INSERT INTO "workloads" VALUES(1,'qwen3_8b_lora','virtual:h100-80gb',1,'{"iterations":3,"overrides":["model.seq_length=2048"]}');
 CREATE INDEX sessions_by_creation ON sessions (created);
+CREATE INDEX points_by_date ON points (committed);
 CREATE INDEX probes_by_signature ON probes (signature);
 CREATE INDEX probes_by_session ON probes (session);
 CREATE INDEX probes_by_workload_and_point ON probes (workload, point);
