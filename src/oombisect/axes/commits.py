@@ -118,6 +118,7 @@ def commit_range(
         raise _wrong_ends(repository, good, bad, first, last)
     options = ["--reverse", "--first-parent"] if first_parent else ["--reverse", "--topo-order", "--full-history"]
     between = repository.log(*options, f"{first}..{last}", paths=paths)
+    touched = bool(between)
     if not between or between[-1].sha != last:
         between.append(repository.commit(last))
     commits = (repository.commit(first), *between)
@@ -130,6 +131,8 @@ def commit_range(
         notes.append(
             f"{good} is not on the first-parent line of {bad}: the first point after it holds all that was merged since"
         )
+    if paths and not touched:
+        notes.append(f"No commit from {good} to {bad} touches {', '.join(paths)}: the two ends are the only points")
     points = tuple(
         Point(c.sha, c.sha[:9], c.subject, c.author_date, "bridge", c.parents[0] if c.parents else "", c.author)
         for c in commits

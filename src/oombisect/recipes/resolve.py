@@ -29,6 +29,9 @@ _MODE_OF_WORD = {mode: mode for mode in MODES} | {"peft": "lora", "finetune": "l
 _SCHEME_KEYWORDS = ("peft_scheme", "peft")
 _GPUS = re.compile(r"([1-9]\d*)gpus?")
 _HARDWARE = ("h100", "h200", "a100", "b200", "gb200", "b300", "gb300", "r100", "vr200", "l40s")
+# A probe brings its own data, so a recipe that differs by its data set alone is the same workload.
+_NO_VARIANT = ("config", "mock")
+_SHOWN = 3
 _PRECISION = ("bf16", "fp8cs", "fp8ds", "fp8mx", "fp8sc", "nvfp4", "fp16")
 
 
@@ -110,7 +113,7 @@ class _Parts:
                 hardware = word
             elif word in _PRECISION and not precision:
                 precision = word
-            elif word != "config":
+            elif word not in _NO_VARIANT:
                 words.append(word)
         return cls(tuple(sorted(words)), mode, gpus, hardware, precision)
 
@@ -252,16 +255,20 @@ def _refusal(function: RecipeFunction, kwargs: Mapping[str, object]) -> str:
 
 def _chosen(name: str, fitting: list[tuple[_Parts, Resolved]]) -> Resolved:
     first = fitting[0][1]
-    others = [str(call.function) for _, call in fitting[1:] if call.function != first.function]
+    others = list(dict.fromkeys(call.function for _, call in fitting[1:] if call.function != first.function))
     if not others:
         return first
-    choice = f"{first.function} was chosen for {name} among {', '.join(dict.fromkeys([first.function, *others]))}"
+    more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+    choice = f"{first.function} was chosen for {name}; there are also {', '.join(others[:_SHOWN])}{more}"
     return Resolved(first.module, first.function, first.kwargs, "; ".join(filter(None, (first.note, choice))))
 
 
 def _near(name: str, table: RecipeTable) -> tuple[str, ...]:
-    """Names that come close: the same model first, then the same spelling."""
+    """Names that come close: the same model's first (those of the same mode before others), then the same spelling."""
     asked = _Parts.of(name)
-    same_model = [n for n in table.names if _Parts.of(n).words == asked.words]
+    words, mode = set(asked.words), _MODE_OF_WORD.get(asked.mode_word)
+    model = [(n, _Parts.of(n)) for n in table.names]
+    model = [(n, parts) for n, parts in model if words and words <= set(parts.words)]
+    model.sort(key=lambda m: (_MODE_OF_WORD.get(m[1].mode_word) != mode, len(m[1].words), m[1].rank, m[0]))
     spelled = difflib.get_close_matches(name, table.names, n=4, cutoff=0.5)
-    return tuple(dict.fromkeys([*sorted(same_model)[:4], *spelled]))[:6]
+    return tuple(dict.fromkeys([*(n for n, _ in model[:4]), *spelled]))[:6]

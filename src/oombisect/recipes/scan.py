@@ -7,6 +7,7 @@ ids, in memory and on disk.
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,7 +20,7 @@ from oombisect.repo.trees import Entry
 
 RECIPE_DIRS = ("src/megatron/bridge/recipes", "src/megatron/bridge/perf_recipes")
 LIBRARY = "megatron.bridge.recipes"
-_FORMAT = 1
+_FORMAT = 2
 _HELPER_PARTS = {"utils", "common"}
 _GENERIC_NAMES = {"pretrain_config", "finetune_config", "sft_config", "peft_config"}
 _CHAIN = 16
@@ -154,7 +155,7 @@ def scan_sources(files: Mapping[str, bytes]) -> RecipeTable:
     for found in functions.values():
         names.setdefault(found.name, []).append(found.key)
     for module in modules.values():
-        for alias in module.bindings:
+        for alias in module.exported():
             target = _chase(modules, module.name, alias)
             if target in functions and alias not in (functions[target].function, functions[target].name):
                 keys = names.setdefault(alias, [])
@@ -168,7 +169,8 @@ class _Module:
     name: str
     functions: dict[str, ast.FunctionDef]
     classes: dict[str, ast.ClassDef]
-    bindings: dict[str, tuple[str, str]]  # public name -> (module, name) it stands for
+    bindings: dict[str, tuple[str, str]]  # name -> (module, name) it stands for
+    public: frozenset[str] | None = None  # what `__all__` lists, where there is one
 
     @classmethod
     def parse(cls, path: str, data: bytes) -> _Module | None:
@@ -183,6 +185,23 @@ class _Module:
         for node in tree.body:
             module._take(node, package)
         return module
+
+    @property
+    def is_helper(self) -> bool:
+        """Whether it serves other recipe modules: what it imports under another name is no name of a recipe."""
+        return bool(_HELPER_PARTS & set(self.name.split(".")[3:]))
+
+    def exported(self) -> list[str]:
+        """Public names that stand for something else: those of `__all__`, or without one all but what is imported for use.
+
+        Library modules exist to be imported from; a benchmark module imports library recipes to build on them.
+        """
+        if self.is_helper:
+            return []
+        names = [name for name in self.bindings if not name.startswith("_")]
+        if self.public is not None:
+            return [name for name in names if name in self.public]
+        return names if self.name.startswith(LIBRARY) else [n for n in names if self.bindings[n][0] == self.name]
 
     def _take(self, node: ast.stmt, package: Sequence[str]) -> None:
         if isinstance(node, ast.FunctionDef):
@@ -199,6 +218,9 @@ class _Module:
             for target in node.targets:
                 if isinstance(target, ast.Name):
                     self.bindings[target.id] = (self.name, node.value.id)
+        elif isinstance(node, ast.Assign) and [ast.unparse(t) for t in node.targets] == ["__all__"]:
+            with contextlib.suppress(ValueError, TypeError):
+                self.public = frozenset(ast.literal_eval(node.value))
 
 
 def _chase(modules: Mapping[str, _Module], module: str, name: str) -> str:
@@ -212,7 +234,7 @@ def _chase(modules: Mapping[str, _Module], module: str, name: str) -> str:
 
 
 def _is_recipe(module: _Module, node: ast.FunctionDef) -> bool:
-    if node.name.startswith("_") or _HELPER_PARTS & set(module.name.split(".")[3:]):
+    if node.name.startswith("_") or module.is_helper:
         return False
     returns = ast.unparse(node.returns) if node.returns else ""
     arguments = [*node.args.posonlyargs, *node.args.args]

@@ -148,7 +148,10 @@ class BridgeRepository:
         layout = "--format=tformat:%H%x00%T%x00%P%x00%aI%x00%an%x00%s"
         output = self.mirror.local.run("log", layout, *arguments, "--", *paths)
         rows = (line.split("\0", 5) for line in output.split("\n") if line)
-        return [Commit(sha, tree, tuple(p.split()), date, who, subject) for sha, tree, p, date, who, subject in rows]
+        return [
+            Commit(sha, tree, tuple(parents.split()), date, _printable(who), _printable(subject))
+            for sha, tree, parents, date, who, subject in rows
+        ]
 
     def commit(self, revision: str) -> Commit:
         return self.log("--max-count=1", self.resolve(revision))[0]
@@ -260,6 +263,11 @@ class BridgeRepository:
         ignored = ", ".join(done.ignored)
         notes = (f"conflicts outside the probed sources were settled as at the tip: {ignored}",) if ignored else ()
         return replace(laid, changed=done.changed, notes=notes)
+
+
+def _printable(text: str) -> str:
+    """Text from a commit for a terminal: no control characters, no undecodable bytes."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def open_repository(

@@ -106,7 +106,7 @@ def _plain(url: str) -> str:
 def network_url(url: str, base: str) -> str:
     """The URL to fetch a submodule from.
 
-    `./` and `../` are worked out against the superproject's; GitHub's ssh addresses, which want a key, become the public
+    `./` and `../` are worked out against the superproject's; GitHub's ssh addresses, which want a key, become public
     ones (Bridge's first commits with the submodule name it that way), so that one clone serves both.
     """
     if not url.startswith(("./", "../")) or not base:
@@ -152,12 +152,18 @@ class SubmoduleStore:
     named: Path | None = None
     say: Say = lambda _: None
     _declared: dict[str, Declared | None] = field(default_factory=dict)
+    _pins: dict[str, Pin | None] = field(default_factory=dict)
     _mirrors: dict[str, Mirror] = field(default_factory=dict)
     _missing: dict[str, str] = field(default_factory=dict)
     _readers: dict[Path, TreeReader] = field(default_factory=dict)
 
     def pins(self, trees: Sequence[str]) -> list[Pin | None]:
         """The pin of each root tree; None where Megatron-LM is no submodule."""
+        fresh = [tree for tree in dict.fromkeys(trees) if tree not in self._pins]
+        self._pins.update(zip(fresh, self._read_pins(fresh)))
+        return [self._pins[tree] for tree in trees]
+
+    def _read_pins(self, trees: Sequence[str]) -> list[Pin | None]:
         self.reader.load(trees)
         blobs = [entry.sha if (entry := self.reader.tree(t).get(".gitmodules")) else "" for t in trees]
         unknown = [b for b in dict.fromkeys(blobs) if b and b not in self._declared]

@@ -52,13 +52,22 @@ def batch(git: Git, names: Sequence[str]) -> Iterator[bytes | None]:
         yield content
 
 
-def parse_tree(data: bytes) -> dict[str, Entry]:
-    """A tree object's entries by name (ids of 20 bytes)."""
+def parse_tree(data: bytes, known: dict[bytes, tuple[str, Entry]] | None = None) -> dict[str, Entry]:
+    """A tree object's entries by name (ids of 20 bytes).
+
+    `known` holds entries by their bytes: root trees of a history repeat nearly all of theirs.
+    """
+    known = {} if known is None else known
     entries, at = {}, 0
     while at < len(data):
-        space, nul = data.index(b" ", at), data.index(b"\0", at)
-        name = data[space + 1 : nul].decode("utf-8", "surrogateescape")
-        entries[name] = Entry(data[at:space].decode(), data[nul + 1 : nul + 21].hex())
+        nul = data.index(b"\0", at)
+        raw = data[at : nul + 21]
+        named = known.get(raw)
+        if named is None:
+            mode, _, name = data[at:nul].partition(b" ")
+            named = name.decode("utf-8", "surrogateescape"), Entry(mode.decode(), raw[-20:].hex())
+            known[raw] = named
+        entries[named[0]] = named[1]
         at = nul + 21
     return entries
 
@@ -69,12 +78,13 @@ class TreeReader:
     def __init__(self, git: Git) -> None:
         self._git = git
         self._trees: dict[str, Tree] = {}
+        self._known: dict[bytes, tuple[str, Entry]] = {}
 
     def load(self, names: Iterable[str]) -> None:
         """Have the trees ready, by tree id or `<commit>^{tree}`; a missing one reads as empty."""
         wanted = [n for n in dict.fromkeys(names) if n not in self._trees]
         for name, data in zip(wanted, batch(self._git, wanted)):
-            self._trees[name] = parse_tree(data) if data is not None else {}
+            self._trees[name] = parse_tree(data, self._known) if data is not None else {}
 
     def tree(self, name: str) -> Tree:
         self.load([name])
