@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from history_support import DEVICE, SESSION, Clock, probe_spec
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oombisect.history.records import StoredProbe
@@ -67,7 +67,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         yield store
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(reading=READINGS, config=st.dictionaries(st.text(), JSON, max_size=4), settings_=TEXT)
 def test_a_reading_comes_back_as_it_went_in(
     shared: Store, reading: Reading, config: dict[str, object], settings_: str

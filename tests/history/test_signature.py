@@ -3,7 +3,7 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oombisect.history.signature import canonical_json, finite, json_hash, signature
@@ -16,11 +16,13 @@ def test_it_is_the_hash_of_the_canonical_json() -> None:
     assert signature({"tree": ["a", 1], "config": "é"}) == hashlib.sha256(canonical.encode()).hexdigest()
 
 
+@settings(deadline=None)
 @given(PARTS)
 def test_the_order_of_the_parts_is_of_no_account(parts: dict[str, object]) -> None:
     assert signature(parts) == signature(dict(reversed(parts.items())))
 
 
+@settings(deadline=None)
 @given(PARTS, PARTS)
 def test_other_parts_have_another_signature(one: dict[str, object], other: dict[str, object]) -> None:
     assert (signature(one) == signature(other)) == (one == other)
