@@ -203,11 +203,16 @@ class _Probe:
             distributed.start_fake(self.rank, world_size)
 
     def _train(self, config: Any, count: int) -> None:
-        from probe_support import bridge_hooks, configuration, moe
+        from probe_support import bridge_hooks, configuration, data, moe
 
         if (self.job.simulated or self.fake) and getattr(config.model, "num_moe_experts", None):
             moe.declare(self.job.moe_skew)
             self.notes.append(f"expert token counts are declared: balanced, times {self.job.moe_skew:g} on this rank")
+        packed = data.pack_size(config.dataset)
+        if packed is not None:
+            self.notes.append(f"packs of {packed} tokens are synthetic: {data.SEQUENCES_PER_PACK} equal sequences each")
+            if self.job.simulated:
+                data.declare_bounds(packed)
         hooks = bridge_hooks.Hooks(config, self.phases, count, self.fake)
         hooks.install()
         from megatron.bridge.training.gpt_step import forward_step
@@ -227,13 +232,13 @@ class _Probe:
         self.result["outcome"] = "exact"
 
     def _check_attention(self, config: Any) -> None:
-        """Refuses a run whose attention fell back to the unfused kernel without being told to (the stand-in's answer may err)."""
+        """Refuses a run whose attention fell back to the unfused kernel untold (a stand-in's answer may err)."""
         from probe_support import te_attention
 
         asked = str(getattr(getattr(config.model, "attention_backend", None), "name", None) or "auto")
         if self.stand_in and te_attention.used["UnfusedDotProductAttention"] and asked not in ("unfused", "local"):
             raise Unresolved(
-                f"attention ran unfused although attention_backend is {asked}: no fused or flash backend was found for it"
+                f"attention ran unfused although attention_backend is {asked}: no fused or flash backend was found"
             )
 
     def finish(self) -> None:
@@ -263,7 +268,7 @@ class _Probe:
             self.notes.append(f"answered for packages that are not installed: {', '.join(sorted(self.finder.used))}")
 
     def should_restart(self) -> bool:
-        """Whether to run once more in a warm compile cache: compiling itself allocates, and moves a reading by megabytes."""
+        """Whether to run once more in a warm compile cache: compiling allocates, and moves a reading by megabytes."""
         measured = self.result["outcome"] in ("exact", "censored")
         return self.fake and measured and self.result["cold_compile"] and not os.environ.get(_RESTARTED)
 
@@ -288,7 +293,7 @@ def _record_failure(result: dict[str, Any], error: BaseException, probe: _Probe 
 
 
 def _without_host_paths(value: Any, names: dict[str, str]) -> Any:
-    """Strings that start with one of the folders `names`, with its name instead: a config must not depend on where it ran."""
+    """Strings that start with a folder of `names`, with its name instead: a config must not depend on where it ran."""
     if isinstance(value, dict):
         return {key: _without_host_paths(item, names) for key, item in value.items()}
     if isinstance(value, list):
@@ -307,11 +312,8 @@ def _compiled_transformer_engine() -> bool:
     package = find_package(None)
     if package is None:
         return False
-    return any(folder.is_dir() and any(folder.glob("transformer_engine_torch*.so")) for folder in _library_folders(package))
-
-
-def _library_folders(package: Path) -> tuple[Path, ...]:
-    return package.parent, package, package / "wheel_lib"
+    folders = (package.parent, package, package / "wheel_lib")
+    return any(folder.is_dir() and any(folder.glob("transformer_engine_torch*.so")) for folder in folders)
 
 
 def _compiled_cold() -> bool:
@@ -324,7 +326,7 @@ def _compiled_cold() -> bool:
 
 
 def _fix_hash_seed() -> None:
-    """Starts this program again with a fixed hash seed unless it has one: the order of sets must not vary between runs."""
+    """Starts this program again with a fixed hash seed unless it has one: the order of sets must not vary."""
     if os.environ.get("PYTHONHASHSEED") != _HASH_SEED:
         os.environ["PYTHONHASHSEED"] = _HASH_SEED
         _exec()
@@ -338,7 +340,7 @@ def _restart(path: str) -> None:
 def _exec() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
 
 
 def _peak_rss() -> int:

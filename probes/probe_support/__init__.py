@@ -1,1 +1,1 @@
-"""What `bridge_train.py` is made of: standard library, torch and megatron only, so that it runs in any target environment."""
+"""What `bridge_train.py` is made of: standard library, torch and megatron only, to run in any environment."""

@@ -18,7 +18,7 @@ import importlib.util
 import sys
 import types
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from .outcome import Unresolved
 
@@ -58,7 +58,7 @@ def _decorates(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 class _AbsentValue:
-    """What calling something absent gives: may be held, and may decorate (`@factory(argument)`); any other use is refused."""
+    """What calling something absent gives: may be held and may decorate (`@factory(argument)`); other use is refused."""
 
     def __init__(self, name: str) -> None:
         object.__setattr__(self, "_name", name)
@@ -72,7 +72,8 @@ class _AbsentValue:
         return self._refuse()
 
     def _refuse(self, *args: Any) -> Any:
-        raise Unresolved(f"the package of {object.__getattribute__(self, '_name')} is not installed, and the run uses it")
+        name = object.__getattribute__(self, "_name")
+        raise Unresolved(f"the package of {name} is not installed, and the run uses it")
 
     __bool__ = __iter__ = __len__ = __enter__ = __getitem__ = _refuse  # type: ignore[assignment]
 
@@ -82,7 +83,7 @@ def absent_class(module: str, name: str) -> type:
 
 
 class _AbsentModule(types.ModuleType):
-    __path__: list[str] = []
+    __path__: ClassVar[list[str]] = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -137,7 +138,7 @@ def install() -> Finder:
     modelopt_absent = missing("modelopt")
     sys.meta_path.append(finder)
     if modelopt_absent:
-        # The training loop asks on every step whether the pipeline carries a distilled teacher's tensors too: it does not.
+        # The training loop asks on every step whether the pipeline carries a teacher's tensors too: it does not.
         distill = importlib.import_module("modelopt.torch.distill.plugins.megatron")
         distill.get_tensor_shapes_adjust_fn_for_distillation = lambda *args, **kwargs: None  # type: ignore[attr-defined]
     if missing("fused_weight_gradient_mlp_cuda"):

@@ -113,5 +113,5 @@ class Hooks:
         return True
 
     def _agreements(self) -> None:
-        """Whether all ranks' optimizer steps succeeded travels through a tensor; the other ranks say what this one says."""
+        """Whether all ranks' optimizer steps succeeded travels through a tensor; the others say what this one says."""
         _replace(self.train, "logical_and_across_model_parallel_group", lambda value, *args, **kwargs: value)

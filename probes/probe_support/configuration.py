@@ -44,7 +44,7 @@ def build(recipe: Recipe) -> Any:
     except ModuleNotFoundError as error:
         if error.name and recipe.module.startswith(error.name):
             raise Unresolved(f"recipe module {recipe.module} does not exist here") from error
-        raise Unresolved(f"importing {recipe.module} needs the package {error.name!r}, which is not installed") from error
+        raise Unresolved(f"importing {recipe.module} needs the missing package {error.name!r}") from error
     function = getattr(module, recipe.function, None)
     if function is None:
         near = difflib.get_close_matches(recipe.function, dir(module), n=3)
@@ -69,15 +69,40 @@ def apply_overrides(config: Any, overrides: tuple[str, ...], notes: list[str]) -
     from megatron.bridge.training.utils import omegaconf_utils as bridge
 
     before = {key: _read(config, key) for key in _SEQUENCE_KEYS}
+    # Bridge's conversion leaves callable objects out, and adapters (`peft`) are callable: their fields are set directly.
+    direct = [override for override in overrides if callable(getattr(config, _key_of(override).split(".")[0], None))]
+    through = [override for override in overrides if override not in direct]
     try:
-        tree, excluded = bridge.create_omegaconf_dict_config(config)
-        tree = bridge.parse_hydra_overrides(tree, list(overrides))
-        from omegaconf import OmegaConf
+        if through:
+            from omegaconf import OmegaConf
 
-        bridge.apply_overrides(config, OmegaConf.to_container(tree, resolve=True), excluded)
+            tree, excluded = bridge.create_omegaconf_dict_config(config)
+            tree = bridge.parse_hydra_overrides(tree, through)
+            bridge.apply_overrides(config, OmegaConf.to_container(tree, resolve=True), excluded)
     except bridge.OverridesError as error:
         raise Unresolved(f"override rejected by Bridge: {error}") from error
+    for override in direct:
+        _set_directly(config, override)
     _keep_sequence_lengths_equal(config, before, overrides, notes)
+
+
+def _set_directly(config: Any, override: str) -> None:
+    """Sets one existing field to the value of a Hydra override, in Hydra's own grammar."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        value = OverridesParser.create().parse_override(override).value()
+    except HydraException as error:
+        raise Unresolved(f"override {override!r} is not understood: {' '.join(str(error).split())}") from error
+    *path, name = _key_of(override).split(".")
+    owner = config
+    for part in path:
+        owner = owner[part] if isinstance(owner, dict) else getattr(owner, part)
+    if isinstance(owner, dict):
+        owner[name] = value
+    else:
+        setattr(owner, name, _from_plain(value, getattr(owner, name, None)))
 
 
 def _key_of(override: str) -> str:
@@ -150,14 +175,14 @@ def _keep_sequence_lengths_equal(
         notes.append(f"model.seq_length follows dataset.{name}={config.model.seq_length}")
     specs, where = packing_specs(config.dataset)
     packed = getattr(specs, "packed_sequence_size", None)
-    if packed is not None and packed == old and packed != config.model.seq_length:
-        if f"dataset.{where}.packed_sequence_size" not in keys:
-            specs.packed_sequence_size = config.model.seq_length
-            notes.append(f"dataset.{where}.packed_sequence_size follows model.seq_length={config.model.seq_length}")
+    key = f"dataset.{where}.packed_sequence_size"
+    if packed is not None and packed == old and packed != config.model.seq_length and key not in keys:
+        specs.packed_sequence_size = config.model.seq_length
+        notes.append(f"{key} follows model.seq_length={config.model.seq_length}")
 
 
 def packing_specs(dataset: Any) -> tuple[Any, str]:
-    """The offline-packing settings of a dataset and the name of its field; (None, "") where sequences are not packed."""
+    """The offline-packing settings of a dataset and their field's name; (None, "") where sequences are not packed."""
     for name in ("offline_packing_specs", "packed_sequence_specs"):
         specs = getattr(dataset, name, None)
         if specs is not None:
@@ -180,7 +205,7 @@ def layout(config: Any, job: Job, notes: list[str]) -> Layout:
         named = re.search(r"_(\d+)gpus?_", f"{job.recipe.function}_")
         world = int(named[1]) if named else smallest
         if world % smallest:
-            notes.append(f"world size {smallest}, not the {world} of the recipe's name: its parallel sizes were overridden")
+            notes.append(f"world size {smallest}, not the {world} of the recipe's name: parallel sizes were overridden")
             world = smallest
     if world % smallest:
         raise Unresolved(f"world size {world} does not fit: the parallel sizes need a multiple of {smallest}")
@@ -197,7 +222,8 @@ def suggested_ranks(layout: Layout, model: Any) -> list[int]:
     """
     per_stage = layout.world_size // layout.pp
     stages = {0, layout.pp - 1}
-    uneven = ("pipeline_model_parallel_layout", "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
+    uneven = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
+    uneven += ("pipeline_model_parallel_layout",)
     if any(getattr(model, name, None) is not None for name in uneven):
         stages |= set(range(layout.pp))
     return sorted(stage * per_stage for stage in stages)
@@ -224,7 +250,7 @@ def micro_batches(config: Any, layout: Layout, wanted: int | None) -> int:
 
 
 def settle(config: Any, job: Job, layout: Layout, count: int, empty_checkpoint: str) -> None:
-    """Sets what a probe needs: few steps, `count` micro-batches, its seed, no checkpoint, no evaluation, no logs to disk."""
+    """Sets what a probe needs: few steps, `count` micro-batches, its seed; no checkpoint, evaluation or logs to disk."""
     _set(config.train, train_iters=job.iterations, global_batch_size=count * config.train.micro_batch_size * layout.dp)
     _set(config.train, rampup_batch_size=None, exit_duration_in_mins=None, exit_interval=None, train_samples=None)
     for owner in (config.train, getattr(config, "validation", None)):
@@ -241,7 +267,7 @@ def settle(config: Any, job: Job, layout: Layout, count: int, empty_checkpoint: 
 
 
 def is_finetuning(config: Any) -> bool:
-    """Whether Bridge would be called as `finetune()`: adapters, or a fine-tuning dataset (its loader gives whole batches)."""
+    """Whether Bridge would be called as `finetune()`: adapters, or a dataset whose loader gives whole batches."""
     return getattr(config, "peft", None) is not None or getattr(config.dataset, "dataloader_type", "") == "batch"
 
 

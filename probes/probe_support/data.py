@@ -1,4 +1,4 @@
-"""Synthetic data in the shape of the recipe's: token zeros, full sequences, on the CPU as a loader would hand them over.
+"""Synthetic data in the shape of the recipe's: zeros, full sequences, on the CPU as a loader would hand them over.
 
 Pretraining iterates over micro-batches; fine-tuning ("batch" loaders) over the whole batch of this data-parallel rank,
 which Bridge splits. Packed recipes get packs: one full pack per sample, cut into `SEQUENCES_PER_PACK` equal sequences
@@ -7,7 +7,9 @@ which Bridge splits. Packed recipes get packs: one full pack per sample, cut int
 
 from __future__ import annotations
 
+import functools
 import inspect
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,10 +33,10 @@ class Tokenizer:
 
 
 def tokenizer_for(config: Any) -> Tokenizer:
-    """A tokenizer of the vocabulary size the model is set to; recipes that take it from the real tokenizer must say it."""
+    """A tokenizer of the vocabulary size the model is set to; a recipe that takes it from a real one must say it."""
     size = getattr(config.model, "vocab_size", None) or getattr(config.tokenizer, "vocab_size", None)
     if not size:
-        raise Unresolved("the recipe takes model.vocab_size from a real tokenizer: override it, e.g. model.vocab_size=151936")
+        raise Unresolved("the recipe takes its vocabulary size from a real tokenizer: override model.vocab_size=N")
     return Tokenizer(int(size))
 
 
@@ -52,18 +54,42 @@ def iterator_for(config: Any, count: int, current_packing_keys: bool) -> Iterato
     rows = int(config.train.micro_batch_size)
     if getattr(dataset, "dataloader_type", "single") == "batch":
         rows *= count
-    specs, where = packing_specs(dataset)
-    enabled = getattr(dataset, "enable_offline_packing", True)
-    packed = getattr(specs, "packed_sequence_size", None) if enabled else None
-    if packed is not None and packed > 0:
-        length = int(packed)
+    packed = pack_size(dataset)
+    if packed is not None:
+        length = packed
     batch = _batch(rows, length)
     if not getattr(dataset, "skip_getting_attention_mask_from_dataset", True):
         batch["attention_mask"] = torch.ones(rows, 1, length, length, dtype=torch.bool).tril().logical_not()
-    if packed is not None and packed > 0:
+    if packed is not None:
         batch.update(_pack(rows, length, current_packing_keys))
     while True:
         yield dict(batch)
+
+
+def pack_size(dataset: Any) -> int | None:
+    """Tokens per pack, None where sequences are not packed."""
+    specs, _ = packing_specs(dataset)
+    size = getattr(specs, "packed_sequence_size", None)
+    return int(size) if size and size > 0 and getattr(dataset, "enable_offline_packing", True) else None
+
+
+def declare_bounds(length: int) -> None:
+    """Gives the unfused rotary embedding of packs their bounds on the host (simulated probes only).
+
+    It splits by them, and a device that computes nothing has no lengths to read back.
+    """
+    from megatron.core.models.common.embeddings import rope_utils
+
+    real = getattr(rope_utils, "_apply_rotary_pos_emb_thd", None)
+    if real is None:
+        return
+    bounds = torch.tensor(_bounds(length), dtype=torch.int32)
+
+    @functools.wraps(real)
+    def apply(t: torch.Tensor, cu_seqlens: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return real(t, bounds, *args, **kwargs)
+
+    rope_utils._apply_rotary_pos_emb_thd = apply
 
 
 def _batch(rows: int, length: int) -> dict[str, Any]:
@@ -76,10 +102,15 @@ def _batch(rows: int, length: int) -> dict[str, Any]:
     }
 
 
+def _bounds(length: int) -> list[int]:
+    """Where the sequences of a pack of `length` tokens begin, and where the last ends."""
+    return [length * n // SEQUENCES_PER_PACK for n in range(SEQUENCES_PER_PACK + 1)]
+
+
 def _pack(rows: int, length: int, current_keys: bool) -> dict[str, torch.Tensor]:
-    bounds = [length * n // SEQUENCES_PER_PACK for n in range(SEQUENCES_PER_PACK + 1)]
+    bounds = _bounds(length)
     cu_seqlens = torch.tensor([bounds] * rows, dtype=torch.int32)
-    longest = torch.full((rows, 1), max(b - a for a, b in zip(bounds, bounds[1:])), dtype=torch.int32)
+    longest = torch.full((rows, 1), max(b - a for a, b in itertools.pairwise(bounds)), dtype=torch.int32)
     if current_keys:
         return {
             "cu_seqlens_q": cu_seqlens,
@@ -92,7 +123,7 @@ def _pack(rows: int, length: int, current_keys: bool) -> dict[str, torch.Tensor]
 
 
 def wants_list(setup_data_iterators: Any) -> bool:
-    """Whether this Bridge gives virtual pipelines a list of iterators from set-up on (before v0.4) or makes it per step."""
+    """Whether this Bridge gives virtual pipelines a list of iterators from set-up on, or makes it in each step."""
     try:
         return "range(model_length)" in inspect.getsource(setup_data_iterators)
     except (OSError, TypeError):

@@ -74,7 +74,7 @@ def _gather_object(obj: Any, object_gather_list: list[Any] | None = None, *args:
 
 
 def _all_gather_small(real: Any) -> Any:
-    """Small gathers give this rank's value for all (code asserts that such counters agree); large ones are untouched."""
+    """Small gathers give this rank's value for all (code asserts that such counters agree); large ones stay."""
 
     def all_gather(
         tensor_list: list[torch.Tensor], tensor: torch.Tensor, group: Any = None, async_op: bool = False

@@ -15,7 +15,8 @@ import torch
 
 _DISTRIBUTIONS = (
     *("transformers", "huggingface_hub", "omegaconf", "hydra-core", "numpy", "triton", "flash-attn", "apex"),
-    *("nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-nccl-cu13", "nvidia-nccl-cu12"),
+    *("nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "nvidia-cublas", "nvidia-cublas-cu12"),
+    *("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
 )
 
 
@@ -46,7 +47,7 @@ def versions(stand_in: bool) -> dict[str, str]:
 
 
 def allocator_settings() -> str:
-    """The settings in force in PyTorch's caching allocator, as it reports them itself; else what the environment asks."""
+    """The settings in force in PyTorch's caching allocator, as it reports them; else what the environment asks."""
     with contextlib.suppress(Exception):
         settings = torch.cuda.memory._snapshot()["allocator_settings"]
         return " ".join(f"{name}={value}" for name, value in sorted(settings.items()))
@@ -65,10 +66,7 @@ def cap_memory(limit: int) -> None:
 
 
 def apply_variables(recipe: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
-    """Sets the recipe's environment variables as Bridge does (what is set already wins); returns those it set.
-
-    Raises nothing when CUDA is up already, but then says so: allocator settings would come too late.
-    """
+    """Sets the recipe's environment variables as Bridge does: what is set already wins. Returns those it set."""
     applied = {}
     for name, value in recipe.items():
         if name not in given and name not in os.environ:

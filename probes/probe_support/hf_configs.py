@@ -20,7 +20,7 @@ _NO_REVISION = "0" * 40
 
 
 class ModelConfigs:
-    """Serves config.json of models from `shipped`, a folder of `<organisation>--<name>.json`, through a tree in `out`."""
+    """Serves config.json of models from `shipped`, a folder of `<organisation>--<name>.json`, by a tree in `out`."""
 
     def __init__(self, shipped: str | None, out: Path, notes: list[str]) -> None:
         self.shipped = Path(shipped) if shipped else None
@@ -73,7 +73,9 @@ class ModelConfigs:
             temporary.replace(target)
             (base / "refs").mkdir(exist_ok=True)
             (base / "refs" / "main").write_text(commit)
-            self.notes.append(f"config of {repo} (revision {revision}) is the copy shipped with oombisect")
+        note = f"config of {repo} (revision {revision}) is the copy shipped with oombisect"
+        if note not in self.notes:
+            self.notes.append(note)
         return str(target)
 
 

@@ -27,7 +27,7 @@ _OOM_TEXTS = (
 
 
 class Unresolved(Exception):
-    """This point cannot be measured: it does not import, does not accept its configuration, or needs what is missing."""
+    """This point cannot be measured: it does not import, rejects its configuration, or needs what is missing."""
 
 
 def oom_numbers(message: str) -> dict[str, int | None]:
@@ -74,6 +74,6 @@ def traceback_text(error: BaseException) -> str:
 
 
 def oom_record(error: BaseException, phase: str, exact: dict[str, int] | None = None) -> dict[str, Any]:
-    """The result's `oom`: numbers of the message, overruled by `exact` ones the allocator gave at the instant itself."""
+    """The result's `oom`: the message's numbers, overruled by `exact` ones the allocator gave at the instant itself."""
     message = str(error)
     return {"phase": phase, "message": message, **oom_numbers(message), **(exact or {})}

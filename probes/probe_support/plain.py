@@ -1,4 +1,4 @@
-"""A configuration as plain JSON that is equal for equal configurations: no addresses, no order of sets, no host paths."""
+"""A configuration as plain JSON that is equal for equal configurations: no addresses, no order of sets."""
 
 from __future__ import annotations
 

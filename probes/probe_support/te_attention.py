@@ -15,14 +15,15 @@ _BOTTOM_RIGHT = ("NVTE_CAUSAL_BOTTOM_RIGHT_MASK", "NVTE_PADDING_CAUSAL_BOTTOM_RI
 
 
 def fused_attention_backend(arguments: tuple[Any, ...]) -> Any:
-    """The stand-in of `get_fused_attn_backend` for bf16/fp16: the rules of TE's `fused_attn.cpp` for cuDNN 9.6 and newer.
+    """The stand-in of `get_fused_attn_backend` for bf16/fp16: the rules of TE's `fused_attn.cpp` for cuDNN from 9.6 on.
 
     Arguments are those of TE 2.9 to 2.18: is_training, q dtype, kv dtype, layout, bias, mask, softmax, dropout, heads,
     groups, seqlen q, seqlen kv, head dim qk, head dim v, window left, window right, ...
     """
     import transformer_engine_torch as tex
 
-    training, q_dtype, _, layout, bias, mask, softmax, dropout, _, _, seq_q, seq_kv, d_qk, d_v, left, right = arguments[:16]
+    training, q_dtype, _, layout, bias, mask, softmax, dropout = arguments[:8]
+    seq_q, seq_kv, d_qk, d_v, left, right = arguments[10:16]
     supported = _supported(
         training=bool(training),
         half=int(q_dtype) in (int(tex.DType.kFloat16), int(tex.DType.kBFloat16)),
@@ -71,7 +72,8 @@ def _supported(
         return False
     if mask in _BOTTOM_RIGHT and seqlens[0] > seqlens[1]:
         return False
-    if window[0] >= 0 and not (plain and seqlens[0] <= seqlens[1] and (mask in _CAUSAL + _BOTTOM_RIGHT or "NO_MASK" in mask)):
+    bounded = mask in _CAUSAL + _BOTTOM_RIGHT or "NO_MASK" in mask
+    if window[0] >= 0 and not (plain and seqlens[0] <= seqlens[1] and bounded):
         return False
     return softmax == "NVTE_VANILLA_SOFTMAX" or int(torch.backends.cudnn.version() or 0) >= 91301
 

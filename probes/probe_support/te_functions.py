@@ -53,7 +53,7 @@ def _refuse_quantizer(quantizer: Any) -> None:
     if quantizer is not None:
         from .te_stand_in import MissingStandIn
 
-        raise MissingStandIn(f"quantised output ({type(quantizer).__name__}) has no stand-in: fp8 and fp4 need the real TE")
+        raise MissingStandIn(f"output of {type(quantizer).__name__} has no stand-in: fp8 and fp4 need the real TE")
 
 
 def _plain_tensor(value: Any) -> Tensor:
@@ -158,8 +158,8 @@ def _attention() -> dict[str, Callable[..., Any]]:
         tensors = [argument for argument in rest if isinstance(argument, Tensor)]
         q, k, v = [_plain_tensor(t) for t in tensors if t.dim() >= 3][:3]
         grads = _attention_grads(q, k, v, _layout(rest))
-        # Workspace of cudnn-frontend's backward graph, freed when the call returns: dQ and the softmax sums in fp32, and
-        # for packed (THD) grouped-query attention dK and dV of all query heads. cuDNN's own plan adds an unknown amount.
+        # Workspace of cudnn-frontend's backward graph, freed when the call returns: dQ and the softmax sums in fp32,
+        # and for packed (THD) grouped-query attention dK and dV of all query heads. cuDNN's plan may add to it.
         size = 4 * (q.numel() + q.numel() // q.shape[-1])
         if _layout(rest).startswith("NVTE_T") and q.shape[-2] != k.shape[-2]:
             size += 4 * k.shape[0] * q.shape[-2] * (k.shape[-1] + v.shape[-1])
@@ -233,7 +233,9 @@ def _rope() -> dict[str, Callable[..., Any]]:
     def rotate(x: Tensor, *rest: Any, **options: Any) -> Tensor:
         return _empty(x.shape, x.dtype)
 
-    def fused_qkv_rope_forward(qkv: Tensor, q_freqs: Any, k_freqs: Any, starts: Any, splits: list[int], *rest: Any) -> Any:
+    def fused_qkv_rope_forward(
+        qkv: Tensor, q_freqs: Any, k_freqs: Any, starts: Any, splits: list[int], *rest: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
         # [s, b, groups, q+k+v] -> q of all heads, k and v per group (hidden size of v per head = splits[1]).
         lead, groups = qkv.shape[:2], qkv.shape[2]
         head = splits[1]

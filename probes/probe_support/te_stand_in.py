@@ -103,7 +103,7 @@ def _refusal(name: str) -> Callable[..., Any]:
 
 
 def _dtype_names(package: Path) -> list[str]:
-    """The data types this TE's Python side mirrors (it asserts that both lists agree); all known ones if it has none."""
+    """The data types this TE's Python side mirrors (it asserts that both lists agree); else all known ones."""
     source = (package / "pytorch" / "constants.py").read_text()
     mirrored = set(re.findall(r"int\(tex\.DType\.(k\w+)\)", source))
     return [name for name in _DTYPES if name in mirrored] if mirrored else list(_DTYPES)
