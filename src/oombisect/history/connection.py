@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlite_utils import Database
-
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.history.faults import explained, make_folder
 from oombisect.history.migrations import check, migrate, shipped
+from oombisect.history.sqlite import Database
 
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 _RETRY_SECONDS = 0.05

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlite_utils import Database
-
 from oombisect import __version__
 from oombisect.errors import ExitCode, OombisectError
+from oombisect.history.sqlite import Database
 from oombisect.resources import db_dir
 
 APPLICATION_ID = int.from_bytes(b"OOMB", "big")

@@ -10,10 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sqlite_utils import Database
-
 from oombisect.history.records import Event, ProbeSpec, SessionSpec, SessionState, StoredProbe, StoredSession
 from oombisect.history.signature import canonical_json
+from oombisect.history.sqlite import Database
 from oombisect.readings import Oom, Outcome, PhaseMetrics, RankReading, Reading
 
 Row = dict[str, Any]

@@ -16,9 +16,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
-from sqlite_utils import Database
-from sqlite_utils.db import Table
-
 from oombisect import __version__
 from oombisect.errors import OombisectError
 from oombisect.history import locks, rows
@@ -26,6 +23,7 @@ from oombisect.history.connection import Connection
 from oombisect.history.faults import explain, make_folder
 from oombisect.history.records import Event, ProbeSpec, SessionSpec, SessionState, StoredProbe, StoredSession
 from oombisect.history.signature import canonical_json, finite, json_hash
+from oombisect.history.sqlite import Database, Table
 from oombisect.readings import Outcome, Reading
 
 # Day, then counter: 20261130-9 comes before 20261130-10.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
@@ -29,18 +30,15 @@ class CommitTargets:
     scanner: RecipeScanner
     recipe: str
 
-    def at(self, sha: str, subject: str, key: str = "") -> Target:
-        """The target of a commit, ours (a reverted tip) or the user's."""
-        return self.of(sha, subject, self.repository.relevant_trees(sha), key)
-
-    def of(self, sha: str, subject: str, trees: RelevantTrees, key: str = "") -> Target:
-        """As `at`, where the trees are known already."""
+    def of(self, sha: str, subject: str, trees: RelevantTrees, *, date: str = "", key: str = "") -> Target:
+        """The target of a commit, the user's or ours (a reverted tip, known by `key`); `date` is ISO 8601."""
         call, obstacle = self._call(sha)
         return Target(
             key=key or sha,
             subject=subject,
             trees={"bridge": trees.bridge, "megatron-lm": trees.megatron},
             submodule=trees.gitlink,
+            committed=datetime.fromisoformat(date) if date else None,
             lay_out=lambda: self._lay_out(lambda: self.repository.materialise(sha, self.slot)),
             call=call,
             obstacle=obstacle,
@@ -71,7 +69,7 @@ class CommitLine:
     @cached_property
     def targets(self) -> Sequence[Target]:
         pairs = zip(self.axis.points, self.axis.trees, strict=True)
-        return [self.make.of(point.key, point.subject, trees) for point, trees in pairs]
+        return [self.make.of(point.key, point.subject, trees, date=point.author_date) for point, trees in pairs]
 
     @cached_property
     def weights(self) -> Sequence[float]:
@@ -85,4 +83,5 @@ class CommitLine:
         except RevertConflict as error:
             raise CannotRevert(error.cause) from error
         subject = f"{tip.short} without {culprit.short} {culprit.subject}"
-        return self.make.at(done.commit, subject, key=f"{tip.key}-{culprit.key}")
+        trees = self.make.repository.relevant_trees(done.commit)
+        return self.make.of(done.commit, subject, trees, key=f"{tip.key}-{culprit.key}")

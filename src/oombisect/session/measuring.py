@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -45,6 +46,7 @@ class Target:
     call: RecipeCall | None = None
     obstacle: str = ""
     submodule: str = ""
+    committed: datetime | None = None
     repo: str = "bridge"
 
 
@@ -182,11 +184,12 @@ class Measurer:
                 recipe=prober.workload.recipe,
                 device=prober.device.name,
                 simulated=prober.device.simulated,
-                settings=prober.workload.to_json() | variation.to_json(),
+                settings=prober.workload.to_json() | {"alloc_conf": variation.alloc_conf},
                 job={"call": target.call.to_json() if target.call else None, "ranks": list(ranks or ())},
                 probe_version=probe_version(),
                 request=purpose,
                 capacity_bytes=variation.limit_bytes,
+                committed=target.committed,
             )
         )
         run = self._run(target, variation, probe, ranks)

@@ -56,7 +56,9 @@ def probe_commit(
             )
         ).id
         with interrupted_unless_finished(store, session):
-            target = targets.at(sha, workshop.repository.commit(sha).subject)
+            commit = workshop.repository.commit(sha)
+            trees = workshop.repository.relevant_trees(sha)
+            target = targets.of(sha, commit.subject, trees, date=commit.author_date)
             measurer = Measurer(store, session, workshop.prober, watcher)
             measured = measurer.measure(target, "remeasure" if fresh else "measure", fresh=fresh)
             reading = measured.reading
