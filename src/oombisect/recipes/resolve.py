@@ -264,11 +264,13 @@ def _chosen(name: str, fitting: list[tuple[_Parts, Resolved]]) -> Resolved:
 
 
 def _near(name: str, table: RecipeTable) -> tuple[str, ...]:
-    """Names that come close: the same model's first (those of the same mode before others), then the same spelling."""
+    """Names that come close: the same model's first (those of the same mode before others), then the same
+    spelling, then the same family."""
     asked = _Parts.of(name)
     words, mode = set(asked.words), _MODE_OF_WORD.get(asked.mode_word)
     model = [(n, _Parts.of(n)) for n in table.names]
     model = [(n, parts) for n, parts in model if words and words <= set(parts.words)]
     model.sort(key=lambda m: (_MODE_OF_WORD.get(m[1].mode_word) != mode, len(m[1].words), m[1].rank, m[0]))
     spelled = difflib.get_close_matches(name, table.names, n=4, cutoff=0.5)
-    return tuple(dict.fromkeys([*(n for n, _ in model[:4]), *spelled]))[:6]
+    family = [n for n in table.names if asked.words and _Parts.of(n).words[:1] == asked.words[:1]]
+    return tuple(dict.fromkeys([*(n for n, _ in model[:4]), *spelled, *family[:4]]))[:6]
