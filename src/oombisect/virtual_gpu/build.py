@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -91,6 +92,9 @@ class VirtualGpu:
             "TRITON_LIBCUDA_PATH": str(self.directory),
             "TRITON_CACHE_DIR": str(compiled / "triton"),
             "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
+            # Compiled in the process itself: its pool of helpers costs more than it brings for a few small kernels, and
+            # on Python 3.12.1 with torch 2.9 it keeps the process waiting for five minutes at its end.
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
         }
 
 
@@ -220,13 +224,13 @@ def _build(target: Target, folder: Path) -> dict[str, object]:
     source, answered = generate.stub_source(universe, written, generate.read_answers())
     (folder / "stubs.c").write_text(source)
     (folder / "driver_names.c").write_text(generate.driver_names_source(rows))
-    _run_compiler([*_FLAGS, "-fno-builtin", includes[0], "-c", "stubs.c", "driver_names.c"], folder)
-
     sonames = _link_named_libraries(real.values(), folder)
+    (folder / "sonames.c").write_text(generate.sonames_source(sonames))
+    _run_compiler([*_FLAGS, "-fno-builtin", includes[0], "-c", "stubs.c", "driver_names.c", "sonames.c"], folder)
     links = [f"./{soname}" for soname in sonames]
     _run_compiler(
-        ["-shared", "-o", CORE, *objects, "stubs.o", "driver_names.o", f"-Wl,-soname,{CORE}", "-Wl,-rpath,$ORIGIN",
-         "-Wl,--no-as-needed", *links, "-lpthread"],
+        ["-shared", "-o", CORE, *objects, "stubs.o", "driver_names.o", "sonames.o", f"-Wl,-soname,{CORE}", "-Wl,-rpath,$ORIGIN",
+         "-Wl,--no-as-needed", *links, "-lpthread", "-ldl"],
         folder,
     )  # fmt: skip
     for leftover in folder.glob("*.o"):
@@ -265,8 +269,9 @@ def _link_named_libraries(real: Iterable[Library], folder: Path) -> list[str]:
     _run_compiler(["-shared", "-fPIC", "-o", CORE, "empty.c", f"-Wl,-soname,{CORE}"], folder)  # a first core to link to
     for soname, names in versions.items():
         script: list[str] = []
-        if names:
-            (folder / "versions.map").write_text("".join(f"{name} {{ }};\n" for name in names))
+        plain = [name for name in names if re.fullmatch(r"[\w.]+", name)]  # nothing links to libnvrtc-builtins by version
+        if plain:
+            (folder / "versions.map").write_text("".join(f"{name} {{ }};\n" for name in plain))
             script = ["-Wl,--version-script=versions.map"]
         _run_compiler(
             ["-shared", "-fPIC", "-o", soname, "empty.c", f"-Wl,-soname,{soname}", "-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed",

@@ -138,3 +138,9 @@ def driver_names_source(rows: list[DriverName]) -> str:
     lines += [f'    {{"{row.name}", {row.since}, {row.symbol}}},' for row in rows]
     lines += ["    {0, 0, 0},", "};"]
     return "\n".join(lines) + "\n"
+
+
+def sonames_source(sonames: Iterable[str]) -> str:
+    """The names that loading.c answers itself."""
+    rows = "".join(f'    "{soname}",\n' for soname in sonames)
+    return f'extern const char *const vgpu_sonames[];\nconst char *const vgpu_sonames[] = {{\n{rows}    0,\n}};\n'

@@ -33,6 +33,17 @@ typedef struct {
     unsigned gpu, memory;
 } Utilization;
 
+typedef struct {
+    unsigned char cluster_uuid[16];
+    int status;
+    unsigned clique_id;
+    unsigned char state;
+} Fabric;
+typedef struct {
+    unsigned version;
+    Fabric fabric; /* version 2 and 3 put a health mask behind it: none of it is known */
+} FabricV;
+
 static int index_of(Device device) { return (int)(uintptr_t)device - 1; }
 static bool exists(Device device) { return index_of(device) >= 0 && index_of(device) < vgpu_profile()->devices; }
 #define CHECK(device) if (!exists(device)) return NVML_INVALID_ARGUMENT
@@ -255,8 +266,6 @@ NOT_SUPPORTED(nvmlDeviceGetNvLinkCapability, unsigned link, int capability, unsi
 NOT_SUPPORTED(nvmlDeviceGetNvLinkRemoteDeviceType, unsigned link, int *type)
 NOT_SUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo_v2, unsigned link, Pci *pci)
 NOT_SUPPORTED(nvmlDeviceGetMigMode, unsigned *current, unsigned *pending)
-NOT_SUPPORTED(nvmlDeviceGetGpuFabricInfo, void *info)
-NOT_SUPPORTED(nvmlDeviceGetGpuFabricInfoV, void *info)
 
 Result nvmlDeviceGetP2PStatus(Device device, Device peer, int capability, int *status)
 {
@@ -266,3 +275,14 @@ Result nvmlDeviceGetP2PStatus(Device device, Device peer, int capability, int *s
     *status = 0; /* NVML_P2P_STATUS_OK */
     return NVML_SUCCESS;
 }
+
+/* As on a single server with NVSwitch: the fabric is up, and there is no cluster of servers (UUID 0). */
+Result nvmlDeviceGetGpuFabricInfo(Device device, Fabric *info)
+{
+    CHECK(device);
+    memset(info, 0, sizeof *info);
+    info->state = 3; /* NVML_GPU_FABRIC_STATE_COMPLETED */
+    return NVML_SUCCESS;
+}
+
+Result nvmlDeviceGetGpuFabricInfoV(Device device, FabricV *info) { return nvmlDeviceGetGpuFabricInfo(device, &info->fabric); }
