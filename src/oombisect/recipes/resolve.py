@@ -80,11 +80,13 @@ def parse_request(text: str) -> Request:
         )
     try:
         call = ast.parse(f"f{match[3] or '()'}", mode="eval").body
-        assert isinstance(call, ast.Call)
-        if call.args or any(k.arg is None for k in call.keywords):
-            raise ValueError("only keyword arguments")
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            raise ValueError("not one call")
+        names = [k.arg for k in call.keywords]
+        if call.args or None in names or len(set(names)) < len(names):
+            raise ValueError("not keyword arguments, each once")
         kwargs = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError, AssertionError) as error:
+    except (SyntaxError, ValueError) as error:
         raise OombisectError(
             f"The arguments of {text!r} are not literal keyword arguments", 'Write them like name(peft_scheme="dora").'
         ) from error
@@ -154,18 +156,14 @@ def resolve(text: str, table: RecipeTable) -> Resolved:
         raise UnknownRecipe(f"There is no recipe {request.name!r} at this commit", _near(request.name, table))
     scheme = _scheme(request) or (mode if mode in ("lora", "dora") else None)
     kwargs = {k: v for k, v in request.kwargs.items() if k not in _SCHEME_KEYWORDS}
-    refusals: list[str] = []
-    for word in MODES[mode]:
-        candidates = sorted(_candidates(asked, word, table), key=_preference)
-        fitting: list[tuple[_Parts, Resolved]] = []
-        for parts, function in candidates:
-            call = _call(function, mode, word, scheme, kwargs)
-            if isinstance(call, str):
-                refusals.append(call)
-            else:
-                fitting.append((parts, call))
-        if fitting:
-            return _chosen(request.name, fitting)
+    calls = [
+        _call(function, mode, parts.mode_word, scheme, kwargs)
+        for parts, function in sorted(_candidates(asked, mode, table), key=lambda c: _preference(mode, *c))
+    ]
+    fitting = [call for call in calls if isinstance(call, Resolved)]
+    if fitting:
+        return _chosen(request.name, fitting)
+    refusals = [call for call in calls if isinstance(call, str)]
     why = f": {refusals[0]}" if refusals else ""
     raise UnknownRecipe(f"No recipe at this commit plays the part of {request.name!r}{why}", _near(request.name, table))
 
@@ -212,15 +210,14 @@ def _scheme(request: Request) -> str | None:
     return str(value).lower() if value not in (None, "none") else None
 
 
-def _preference(candidate: tuple[_Parts, RecipeFunction]) -> tuple[object, ...]:
-    parts, function = candidate
-    return not function.is_library, parts.rank, function.key
+def _preference(mode: str, parts: _Parts, function: RecipeFunction) -> tuple[object, ...]:
+    return not function.is_library, MODES[mode].index(parts.mode_word), parts.rank, function.key
 
 
-def _candidates(asked: _Parts, word: str, table: RecipeTable) -> Iterator[tuple[_Parts, RecipeFunction]]:
+def _candidates(asked: _Parts, mode: str, table: RecipeTable) -> Iterator[tuple[_Parts, RecipeFunction]]:
     for name in table.names:
         parts = _Parts.of(name)
-        if parts.mode_word == word and parts.meets(asked):
+        if parts.mode_word in MODES[mode] and parts.meets(asked):
             yield from ((parts, function) for function in table.named(name))
 
 
@@ -253,9 +250,9 @@ def _refusal(function: RecipeFunction, kwargs: Mapping[str, object]) -> str:
     return f"{function.function} needs {', '.join(missing)}" if missing else ""
 
 
-def _chosen(name: str, fitting: list[tuple[_Parts, Resolved]]) -> Resolved:
-    first = fitting[0][1]
-    others = list(dict.fromkeys(call.function for _, call in fitting[1:] if call.function != first.function))
+def _chosen(name: str, fitting: list[Resolved]) -> Resolved:
+    first = fitting[0]
+    others = list(dict.fromkeys(call.function for call in fitting[1:] if call.function != first.function))
     if not others:
         return first
     more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
@@ -272,5 +269,5 @@ def _near(name: str, table: RecipeTable) -> tuple[str, ...]:
     model = [(n, parts) for n, parts in model if words and words <= set(parts.words)]
     model.sort(key=lambda m: (_MODE_OF_WORD.get(m[1].mode_word) != mode, len(m[1].words), m[1].rank, m[0]))
     spelled = difflib.get_close_matches(name, table.names, n=4, cutoff=0.5)
-    family = [n for n in table.names if asked.words and _Parts.of(n).words[:1] == asked.words[:1]]
+    family = [n for n in table.names if n.split("_")[0] == name.split("_")[0]]
     return tuple(dict.fromkeys([*(n for n, _ in model[:4]), *spelled, *family[:4]]))[:6]
