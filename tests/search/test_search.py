@@ -65,6 +65,9 @@ TABLE = [
     ("0????????5", 3, None, "blurred", None, {9: 5}, ((1, 8),)),
     ("000???0055", 3, None, "culprit", 8, {8: 5}, ((4, 5),)),
     ("00??0?0?55", 3, None, "blurred", None, {8: 5}, ((7, 7),)),
+    # Points between two broken ones are tried before anything is given up.
+    ("00?0?0?5?555", 3, None, "blurred", None, {7: 5}, ((6, 6), (8, 8))),
+    ("0????0?5????5", 3, None, "blurred", None, {7: 5}, ((1, 4), (6, 6), (8, 11))),
     ("?000000555", 3, None, "blurred", None, {}, ((0, 0),)),
     ("000000055?", 3, None, "blurred", None, {}, ((9, 9),)),
     # A failure of the machine is no verdict on the code.
@@ -210,6 +213,22 @@ def test_of_two_equal_changes_the_one_that_was_not_reverted_is_named():
     _, found = history.search(ALL)
     status = {step.index: step.confirmed for step in found.steps if step.delta.allocated > 0}
     assert status == {8: "superseded", 16: "yes", 30: "yes"}
+
+
+@pytest.mark.parametrize("reverted_fits", [True, False])
+def test_a_limit_crossed_by_next_to_nothing(reverted_fits):
+    """Whether a run fits may change where no peak moves, by what the allocator strands at its limit."""
+
+    class Edge(World):
+        def answer(self, request):
+            self.asked.append(request)
+            late = not reverted_fits if isinstance(request, Revert) else request.index >= 13
+            return Exact(self.metrics(0), fits=not late)
+
+    _, found = Edge(30).search()
+    assert found.crossing == 13 and found.kind == ("culprit" if reverted_fits else "blurred")
+    (step,) = found.steps
+    assert (step.index, step.delta, step.confirmed) == (13, Delta(), "yes" if reverted_fits else "superseded")
 
 
 # Fragmentation, external memory, hidden changes
@@ -421,8 +440,8 @@ def test_relevance_moves_the_middle():
 def test_points_thought_irrelevant_are_still_searched():
     weights = [0.0] * 100
     weights[50] = 1.0
-    _, found = world("0" * 23 + "5" * 77, 3).search(weights=weights)
-    assert found.crossing == 23
+    state, found = world("0" * 23 + "5" * 77, 3).search(weights=weights)
+    assert found.crossing == 23 and probes(state) <= 2 + 2 + 6
 
 
 def test_equal_points_collapse():

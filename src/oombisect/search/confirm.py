@@ -113,7 +113,7 @@ def _falls_without(survey: Survey, step: Interval) -> bool | None:
         return None
     if step.flips and fits(reverted) != fits(bad):
         return True
-    if step.censored or isinstance(bad, Censored):
+    if step.censored or isinstance(bad, Censored) or survey.gain(step) <= survey.epsilon:
         return fits(reverted) != fits(bad)
     return _share(survey, step, Delta.between(reverted.metrics, bad.metrics)) > 1 / 2
 
