@@ -52,7 +52,7 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (list, tuple)) and value:
         for index, item in enumerate(value):
             yield from _leaves(item, f"{path}[{index}]")
-    else:
+    elif path:
         yield path, list(value) if isinstance(value, tuple) else value
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,7 @@ class RecipeScanner:
         self._repository = repository
         self._cache = cache / "recipes" if cache else None
         self._tables: dict[str, RecipeTable] = {}
+        self._modules: dict[tuple[str, str], _Module | None] = {}  # by path and blob: commits share nearly all of them
 
     def table(self, sha: str) -> RecipeTable:
         """The recipes at a commit; an empty table where it has none."""
@@ -119,15 +120,18 @@ class RecipeScanner:
             return None
         try:
             return RecipeTable.from_json(json.loads((self._cache / f"{key}.json").read_text()))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None  # not there, or not as we write it: scanned again
 
     def _scan(self, key: str, roots: Mapping[str, Entry]) -> RecipeTable:
-        files = dict(self._files(roots))
-        contents = self._repository.mirror.contents(list(files.values()))
-        table = scan_sources(dict(zip(files, contents)))
+        files = list(self._files(roots))
+        fresh = [file for file in files if file not in self._modules]
+        contents = self._repository.mirror.contents([blob for _, blob in fresh])
+        self._modules.update((file, _Module.parse(file[0], data)) for file, data in zip(fresh, contents))
+        table = _table(module for file in files if (module := self._modules[file]))
         if self._cache is not None and key:
-            write_atomically(self._cache / f"{key}.json", json.dumps(table.to_json(), sort_keys=True))
+            with contextlib.suppress(OSError):  # kept for speed only
+                write_atomically(self._cache / f"{key}.json", json.dumps(table.to_json(), sort_keys=True))
         return table
 
     def _files(self, roots: Mapping[str, Entry]) -> Iterator[tuple[str, str]]:
@@ -144,7 +148,11 @@ class RecipeScanner:
 
 def scan_sources(files: Mapping[str, bytes]) -> RecipeTable:
     """The table of some source files by path (`src/megatron/bridge/recipes/qwen/qwen3.py`)."""
-    modules = {m.name: m for path, data in files.items() if (m := _Module.parse(path, data))}
+    return _table(module for path, data in files.items() if (module := _Module.parse(path, data)))
+
+
+def _table(found_modules: Iterable[_Module]) -> RecipeTable:
+    modules = {module.name: module for module in found_modules}
     functions: dict[str, RecipeFunction] = {}
     for module in modules.values():
         for node in module.functions.values():
@@ -192,7 +200,7 @@ class _Module:
         return bool(_HELPER_PARTS & set(self.name.split(".")[3:]))
 
     def exported(self) -> list[str]:
-        """Public names that stand for something else: those of `__all__`, or without one all but what is imported for use.
+        """Public names that stand for something else: those of `__all__`, or without one all but what is only used.
 
         Library modules exist to be imported from; a benchmark module imports library recipes to build on them.
         """
@@ -205,6 +213,7 @@ class _Module:
 
     def _take(self, node: ast.stmt, package: Sequence[str]) -> None:
         if isinstance(node, ast.FunctionDef):
+            node.body = []  # the signature is all that is kept
             self.functions[node.name] = node
         elif isinstance(node, ast.ClassDef):
             self.classes[node.name] = node
