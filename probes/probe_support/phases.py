@@ -42,13 +42,19 @@ class DeviceMemory:
             self._nvml = None
 
     def used(self) -> int | None:
-        """Bytes in use on the whole device, by whomever."""
+        """Bytes in use on the whole device, by whomever; what the driver keeps for itself is not in CUDA's total either.
+
+        The first version of the call counts the driver's own reserve as used; it is asked only where the second is not
+        known.
+        """
         if self._nvml is None:
             return None
-        try:
-            return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
-        except Exception:
-            return None
+        for version in (getattr(self._nvml, "nvmlMemory_v2", None), None):
+            try:
+                return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle, version).used)
+            except Exception:
+                continue
+        return None
 
 
 class Phases:

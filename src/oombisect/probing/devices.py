@@ -92,7 +92,7 @@ def find_cuda() -> CudaDevice | None:
         handle = pynvml.nvmlDeviceGetHandleByIndex(0)
         return CudaDevice(
             model=pynvml.nvmlDeviceGetName(handle),
-            capacity=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+            capacity=_cuda_total(handle),
             count=count,
             driver=pynvml.nvmlSystemGetDriverVersion(),
         )
@@ -104,6 +104,14 @@ def find_cuda() -> CudaDevice | None:
         ) from error
     finally:
         pynvml.nvmlShutdown()
+
+
+def _cuda_total(handle: object) -> int:
+    """The memory CUDA programs see: the card's, less what the driver keeps for itself."""
+    import pynvml
+
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    return int(memory.total) - int(memory.reserved)
 
 
 def open_device(text: str | None, interpreter: Interpreter, cache: Path) -> Device:
