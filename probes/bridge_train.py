@@ -66,6 +66,7 @@ def run(path: str) -> int:
             _restart(path)
     result["host_peak_rss"] = _peak_rss()
     result["seconds"]["total"] = round(time.monotonic() - _STARTED, 2)
+    result["seconds"]["cpu"] = round(time.process_time(), 2)
     _write(out / f"result-{rank}.json", result)
     return 0
 
@@ -128,7 +129,7 @@ class _Probe:
         from probe_support.plain import canonical, config_hash, plain
 
         self.phase = "recipe"
-        config = configuration.build(job.recipe)
+        config = configuration.build(job.recipe, self.notes)
         result["seconds"]["import"] = round(time.monotonic() - _STARTED, 2)
         self.phase = "config"
         if job.config_file:
@@ -149,8 +150,8 @@ class _Probe:
         )
         described = _without_host_paths(plain(config), {str(self.out): "<out>", os.getcwd(): "<cwd>"})
         result.update(config=json.loads(canonical(described)), config_hash=config_hash(described))
-        environment.apply_variables(getattr(config, "env_vars", None) or {}, job.env)
-        self._start_device(layout.world_size)
+        applied = environment.apply_variables(getattr(config, "env_vars", None) or {}, job.env)
+        self._start_device(layout.world_size, applied)
         self._train(config, count)
 
     def _placed(self) -> Job:
@@ -180,7 +181,7 @@ class _Probe:
         te_attention.watch()
         hf_configs.ModelConfigs(self.job.model_configs, self.out, self.notes).install()
 
-    def _start_device(self, world_size: int) -> None:
+    def _start_device(self, world_size: int, applied: dict[str, str]) -> None:
         """Brings up CUDA, the history and the process group; the first device memory is taken here."""
         import torch
 
@@ -188,8 +189,9 @@ class _Probe:
         from probe_support.history import History
         from probe_support.phases import Phases
 
-        if torch.cuda.is_initialized():
-            self.notes.append("CUDA was up before the recipe's environment variables were applied")
+        if torch.cuda.is_initialized() and applied:
+            names = ", ".join(sorted(applied))
+            self.notes.append(f"importing the project started CUDA before the recipe's variables were set: {names}")
         if not torch.cuda.is_available():
             raise Unresolved("torch sees no CUDA device")
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) if not self.fake else 0)

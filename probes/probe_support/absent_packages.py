@@ -1,8 +1,10 @@
 """Answers imports of a few packages that Bridge's training path names but a memory probe never uses.
 
-Bridge imports them unconditionally (resiliency, ModelOpt, Energon, video readers); an NVIDIA container has them, a
-laptop need not. The finder stands last in `sys.meta_path`, so an installed package always wins, and answers only the
-names in `ANSWERED`: any other missing package is an ordinary ImportError, reported by its name.
+Two kinds. Bridge imports some unconditionally (resiliency, ModelOpt, Energon, video readers) that an NVIDIA container
+has and a laptop need not: they are answered where they are *missing*, by a finder that stands last in `sys.meta_path`,
+so an installed package wins. Others are heavy and serve only real data, diffusion models or export: they are answered
+*always*, by a finder that stands first, which saves seconds per probe. Any other missing package is an ordinary
+ImportError, reported by its name.
 
 Nothing here computes: attributes are empty classes, which may be derived from, may decorate and may be called; *using*
 what such a call gave raises `Unresolved` by name, apart from what `install` answers on purpose.
@@ -23,7 +25,7 @@ from typing import Any, ClassVar
 from .outcome import Unresolved
 
 # Package -> the version it claims. Megatron-LM asks nvidia_resiliency_ext to be 0.6 or newer.
-ANSWERED = {
+ANSWERED_IF_MISSING = {
     "nvidia_resiliency_ext": "0.6.0",
     "modelopt": "0.46.0",
     "megatron.energon": "7.0.0",
@@ -32,6 +34,11 @@ ANSWERED = {
     "decord": "1.0.0",
     "av": "1.0.0",
     "imageio": "1.0.0",
+}
+ANSWERED_ALWAYS = {
+    "datasets": "4.0.0",  # reads real data; brings pandas and pyarrow
+    "diffusers": "0.36.0",  # image and video models; brings peft and accelerate
+    "onnxscript": "0.6.0",  # export; brings onnx
 }
 
 
@@ -58,7 +65,7 @@ def _decorates(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 class _AbsentValue:
-    """What calling something absent gives: may be held and may decorate (`@factory(argument)`); other use is refused."""
+    """What calling something absent gives: may be held and may decorate (`@make(argument)`); other use is refused."""
 
     def __init__(self, name: str) -> None:
         object.__setattr__(self, "_name", name)
@@ -133,10 +140,11 @@ def missing(name: str) -> bool:
 
 
 def install() -> Finder:
-    """Installs the finder, and the few answers the training loop really asks for."""
-    finder = Finder(ANSWERED)
+    """Installs the finders and the few answers the training loop asks for; returns the finder of missing packages."""
+    finder = Finder(ANSWERED_IF_MISSING)
     modelopt_absent = missing("modelopt")
     sys.meta_path.append(finder)
+    sys.meta_path.insert(0, Finder(ANSWERED_ALWAYS))
     if modelopt_absent:
         # The training loop asks on every step whether the pipeline carries a teacher's tensors too: it does not.
         distill = importlib.import_module("modelopt.torch.distill.plugins.megatron")

@@ -37,7 +37,7 @@ class Layout:
         return self.tp * self.pp * self.cp * self.dp
 
 
-def build(recipe: Recipe) -> Any:
+def build(recipe: Recipe, notes: list[str]) -> Any:
     """Calls the recipe function of this commit."""
     try:
         module = importlib.import_module(recipe.module)
@@ -53,7 +53,35 @@ def build(recipe: Recipe) -> Any:
     unknown = sorted(set(recipe.kwargs) - set(inspect.signature(function).parameters))
     if unknown and not _takes_any(function):
         raise Unresolved(f"{recipe.function} takes no argument {', '.join(unknown)}")
-    return function(**recipe.kwargs)
+    try:
+        return function(**recipe.kwargs)
+    except AttributeError as error:
+        if not _answer_moved_attribute(error):
+            raise
+        notes.append(f"{error.name} of Hugging Face configurations was read from rope_parameters, where it moved to")
+        return function(**recipe.kwargs)
+
+
+def _answer_moved_attribute(error: AttributeError) -> bool:
+    """Lets Hugging Face configurations answer for `rope_theta` as they did before transformers 5, if that was missing.
+
+    Bridge before v0.3 reads it; only then is it added, so that no newer Bridge sees anything but the real class.
+    """
+    from transformers import PretrainedConfig
+
+    if error.name != "rope_theta" or not isinstance(error.obj, PretrainedConfig):
+        return False
+    if "__getattr__" in vars(PretrainedConfig):
+        return False
+
+    def __getattr__(self: Any, name: str) -> Any:
+        parameters = self.__dict__.get("rope_parameters") if name == "rope_theta" else None
+        if not parameters or "rope_theta" not in parameters:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        return parameters["rope_theta"]
+
+    PretrainedConfig.__getattr__ = __getattr__
+    return True
 
 
 def _takes_any(function: Any) -> bool:
@@ -69,7 +97,7 @@ def apply_overrides(config: Any, overrides: tuple[str, ...], notes: list[str]) -
     from megatron.bridge.training.utils import omegaconf_utils as bridge
 
     before = {key: _read(config, key) for key in _SEQUENCE_KEYS}
-    # Bridge's conversion leaves callable objects out, and adapters (`peft`) are callable: their fields are set directly.
+    # Bridge's conversion leaves callable objects out, and adapters (`peft`) are callable: set their fields directly.
     direct = [override for override in overrides if callable(getattr(config, _key_of(override).split(".")[0], None))]
     through = [override for override in overrides if override not in direct]
     try:
@@ -250,7 +278,7 @@ def micro_batches(config: Any, layout: Layout, wanted: int | None) -> int:
 
 
 def settle(config: Any, job: Job, layout: Layout, count: int, empty_checkpoint: str) -> None:
-    """Sets what a probe needs: few steps, `count` micro-batches, its seed; no checkpoint, evaluation or logs to disk."""
+    """Sets what a probe needs: few steps, `count` micro-batches, its seed; no checkpoint, evaluation, logs to disk."""
     _set(config.train, train_iters=job.iterations, global_batch_size=count * config.train.micro_batch_size * layout.dp)
     _set(config.train, rampup_batch_size=None, exit_duration_in_mins=None, exit_interval=None, train_samples=None)
     for owner in (config.train, getattr(config, "validation", None)):

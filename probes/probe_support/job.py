@@ -14,7 +14,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Recipe:
-    """The function that builds the configuration, `module`:`function`(**`kwargs`); `requested`: the user's name for it."""
+    """The function that builds the configuration: `module`:`function`(**`kwargs`); `requested`: a user's name of it."""
 
     module: str
     function: str
