@@ -42,9 +42,9 @@ class DeviceMemory:
             self._nvml = None
 
     def used(self) -> int | None:
-        """Bytes in use on the whole device, by whomever; what the driver keeps for itself is not in CUDA's total either.
+        """Bytes in use on the whole device, by whomever, without what the driver keeps for itself.
 
-        The first version of the call counts the driver's own reserve as used; it is asked only where the second is not
+        That is not in CUDA's total either. The first version of the call counts the driver's own reserve as used; it is asked only where the second is not
         known.
         """
         if self._nvml is None:

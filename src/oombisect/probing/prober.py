@@ -32,6 +32,7 @@ class Prober:
     device: Device
     workload: Workload
     limits: Limits
+    cache: Path
     on_tick: Callable[[float], None] | None = None
 
     def run(
@@ -99,6 +100,7 @@ class Prober:
         env.update(self.device.environment(variation.limit_bytes))
         env[ABORT_FILE_VARIABLE] = str(out / f"abort-{rank}.txt")
         env["PYTHONHASHSEED"] = "0"
+        env["OOMBISECT_BYTECODE_CACHE"] = str(self.cache / "bytecode" / self.interpreter.version)
         return run_guarded(
             command, env=env, cwd=out, log=out / f"log-{rank}.txt", limits=self.limits, on_tick=self.on_tick
         )

@@ -65,6 +65,7 @@ def open_workshop(
         device,
         request.workload,
         Limits(request.time_limit, request.host_bytes),
+        cache,
         watcher.tick,
     )
     with repository.acquire_slot() as slot:
