@@ -24,6 +24,7 @@ _STARTED = time.monotonic()
 _RESTARTED = "OOMBISECT_PROBE_RESTARTS"
 _HASH_SEED = "0"
 
+from probe_support import bytecode  # noqa: E402
 from probe_support.job import SCHEMA, Job  # noqa: E402
 from probe_support.outcome import (  # noqa: E402
     Unresolved,
@@ -56,6 +57,7 @@ def run(path: str) -> int:
     try:
         job = Job.from_json(raw)
         sys.path[:0] = [path for path in job.source_paths if path not in sys.path]
+        bytecode.install(job.roots.values())
         probe = _Probe(job, rank, out, result)
         probe.run()
     except BaseException as error:  # what else ends a run is recorded too: SystemExit of a training loop, Ctrl-C
