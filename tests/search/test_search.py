@@ -369,6 +369,25 @@ def test_beyond_the_card_only_bounds_are_known():
     assert (other.index, other.delta.allocated, other.censored) == (30, 10 * GIB, False)
 
 
+def test_a_run_that_dies_early_tells_no_size_and_is_named_all_the_same():
+    changes = {20: Change(allocated=10 * GIB), 60: Change(allocated=90 * GIB)} | {
+        i: Change(allocated=16 * MIB) for i in range(61, 100)
+    }
+    history = World(100, changes, card=80 * GIB, death=5 * GIB)
+    state, found = history.search()
+    assert (found.kind, found.crossing) == ("culprit", 60)
+    assert {step.index: (step.censored, step.named) for step in found.steps} == {60: (True, True), 20: (False, True)}
+    assert found.steps[1].delta == Delta(10 * GIB, 10 * GIB, 0)
+    assert probes(state) <= 2 + 7 + 7
+
+
+def test_drift_below_a_run_that_dies_early_is_not_searched_to_the_bottom():
+    changes = {i: Change(allocated=8 * MIB) for i in range(1, 256)} | {200: Change(allocated=90 * GIB)}
+    state, found = World(256, changes, card=80 * GIB, death=5 * GIB).search()
+    assert (found.kind, found.crossing) == ("culprit", 200)
+    assert probes(state) <= 10 + 16
+
+
 def test_two_points_that_ran_out_are_unknown_and_not_equal():
     history = World(100, {60: Change(allocated=50 * GIB), 80: Change(allocated=5 * GIB)}, card=80 * GIB)
     _, found = history.search()

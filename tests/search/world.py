@@ -49,14 +49,15 @@ class World:
     """Points 0..count-1; `changes` by the point that brings them.
 
     `reverted` maps a point to the later point that takes its change back; `broken` points do not build, `lost` ones
-    meet a failing machine; above `card` bytes a run dies (None: it is measured all the same); `noise` is the most by
-    which two readings of a point differ from the truth.
+    meet a failing machine; above `card` bytes a run dies (None: it is measured all the same), with
+    `death` bytes allocated (None: when the card is full); `noise` is the most a reading is off.
     """
 
     count: int
     changes: Mapping[int, Change] = field(default_factory=dict)
     limit: int = 80 * GIB
     card: int | None = None
+    death: int | None = None
     broken: frozenset[int] = frozenset()
     lost: frozenset[int] = frozenset()
     conflicts: frozenset[int] = frozenset()
@@ -102,7 +103,7 @@ class World:
         metrics = self._metrics(changes, noise)
         used = metrics.reserved + metrics.external
         if self.card is not None and used > self.card:
-            over = used - self.card
+            over = used - self.card if self.death is None else metrics.allocated - self.death
             return Censored(Metrics(metrics.allocated - over, metrics.reserved - over, metrics.external))
         return Exact(metrics, used <= self.limit)
 

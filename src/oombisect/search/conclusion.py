@@ -293,6 +293,10 @@ def _notes(survey: Survey, steps: tuple[Step, ...]) -> list[str]:
             "past the limit peaks are lower bounds: what happened between points that all ran out is unknown",
         ),
         (
+            any(step.censored for step in steps),
+            "a change after which the run dies is at least as large as given; a larger or a virtual device can tell",
+        ),
+        (
             any(step.confirmed == "refuted" for step in steps),
             "fresh readings of a change and its parent disagree with the first ones, so it is not named",
         ),

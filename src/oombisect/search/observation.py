@@ -74,7 +74,10 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class Censored:
-    """It ran out of memory: it does not fit, and its peaks are at least these."""
+    """It ran out of memory: it does not fit, and its peaks are at least these.
+
+    What it asked for when it died belongs to the bounds. They may lie far below what other points reach.
+    """
 
     bounds: Metrics
 

@@ -127,9 +127,12 @@ class Survey:
             return max(asked, self.epsilon)
         if self.span is None:
             return self.epsilon
-        largest = self.gain(self.span)
         if not self.span.censored:
-            largest = max(largest, *map(self.state.options.wanted, self.growth.channels))
+            largest = max(self.gain(self.span), *map(self.state.options.wanted, self.growth.channels))
+        elif isinstance(self.good, Exact):  # a run may die early, its bounds far below what others reach
+            largest = max(self.gain(self._interval(0, run)) for run in self.readable[1:])
+        else:
+            largest = max(self.gain(self._interval(run, self.state.line.end)) for run in self.readable[:-1])
         return max(self.epsilon, largest // 8)
 
     @cached_property
