@@ -162,7 +162,7 @@ def parallel_rounds(histories: Sequence[History]) -> None:
                 mean(state.probes for state, _, _ in runs),
             )
         )
-    table("256 commits, one step, probes side by side", ("--jobs", "rounds", "probes"), rows)
+    table("256 commits, one step, probes side by side", ("at once", "rounds", "probes"), rows)
 
 
 def creep(rng: random.Random, times: int) -> None:

@@ -231,6 +231,13 @@ def test_a_limit_crossed_by_next_to_nothing(reverted_fits):
     assert (step.index, step.delta, step.confirmed) == (13, Delta(), "yes" if reverted_fits else "superseded")
 
 
+def test_one_change_cannot_take_two_back():
+    changes = {8: Change(allocated=8 * GIB), 16: Change(allocated=8 * GIB)}
+    _, found = World(40, changes, reverted={8: 24}, conflicts=frozenset({16}), limit=46 * GIB).search(ALL)
+    ups = {step.confirmed for step in found.steps if step.delta.allocated > 0}
+    assert ups == {"superseded", "conflict"}
+
+
 # Fragmentation, external memory, hidden changes
 
 
