@@ -18,6 +18,7 @@ from oombisect.units import TIB
 from oombisect.virtual_gpu import generate
 from oombisect.virtual_gpu.elf import Library, read_library
 from oombisect.virtual_gpu.profiles import CAPABILITY_LIMITS, PROFILES, GpuProfile
+from oombisect.virtual_gpu.prototypes import read_prototypes
 from oombisect.virtual_gpu.target import Target, inspect_target
 
 HERE = Path(__file__).resolve().parent
@@ -207,10 +208,10 @@ def _is_ours(path: str) -> bool:
 
 def _build(target: Target, folder: Path) -> dict[str, object]:
     """Compile into `folder`; returns what the record says."""
-    headers = _find_headers(target)
+    driver_headers = _find_headers(target)
     real = {path: read_library(Path(path)) for path in target.cuda_libraries if _is_ours(path)}
     torch = [read_library(Path(path)) for path in target.torch_libraries]
-    cuda_h, typedefs_h = (headers / name for name in ("cuda.h", "cudaTypedefs.h"))
+    cuda_h, typedefs_h = (driver_headers / name for name in ("cuda.h", "cudaTypedefs.h"))
     rows = generate.driver_names(cuda_h.read_text(errors="replace"), typedefs_h.read_text(errors="replace"))
 
     includes = [f"-I{HERE / 'csrc'}", *(f"-I{folder}" for folder in target.include_dirs)]
@@ -221,7 +222,8 @@ def _build(target: Target, folder: Path) -> dict[str, object]:
     written = frozenset[str]().union(*(read_library(folder / name).functions for name in objects))
 
     universe = _universe(torch, real.values(), (row.symbol for row in rows))
-    source, answered = generate.stub_source(universe, written, generate.read_answers())
+    headers = [header for directory in target.include_dirs for header in sorted(Path(directory).glob("*.h"))]
+    source, answered = generate.stub_source(universe, written, generate.read_answers(), read_prototypes(headers))
     (folder / "stubs.c").write_text(source)
     (folder / "driver_names.c").write_text(generate.driver_names_source(rows))
     sonames = _link_named_libraries(real.values(), folder)

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from oombisect.errors import OombisectError
+from oombisect.virtual_gpu.prototypes import Prototypes
 
 HERE = Path(__file__).resolve().parent
 # Every name the stand-in may claim. BLAS and FFTW interfaces (nvblas, cufftw) are left alone: NumPy has its own.
@@ -20,7 +21,13 @@ OURS = re.compile(
     r"(__cuda[A-Z]|cuda[A-Z]|cu[A-Z]|cublas|cudnn|cufft|curand|cusolver|cusparse|cupti|nvrtc|nvJitLink|nccl|pnccl|nvml[A-Z]"
     r"|nvtx[A-Z]|nvshmem|nvPTX)\w*$"
 )
-_BEHAVIOURS = {"success": 0, "launch": 0, "create": 1, "put32": 2, "put64": 2, "return": 1}
+_BEHAVIOURS = {
+    "success": re.compile(""),
+    "launch": re.compile(""),
+    "create": re.compile(r":\d+"),
+    "put": re.compile(r":\w+:-?\d+"),
+    "return": re.compile(r":-?\d+"),
+}
 
 
 @dataclass(frozen=True)
@@ -42,8 +49,8 @@ def read_answers(path: Path = HERE / "answers.txt") -> list[Answer]:
         if behaviours == ["-"]:
             behaviours = []
         for behaviour in behaviours:
-            name, *numbers = behaviour.split(":")
-            if _BEHAVIOURS.get(name) != len(numbers) or not all(re.fullmatch(r"-?\d+", n) for n in numbers):
+            name = behaviour.split(":")[0]
+            if name not in _BEHAVIOURS or not _BEHAVIOURS[name].fullmatch(behaviour.removeprefix(name)):
                 raise OombisectError(
                     f"{path.name}:{number}: {behaviour!r} is no behaviour", "See the head of that file."
                 )
@@ -51,18 +58,30 @@ def read_answers(path: Path = HERE / "answers.txt") -> list[Answer]:
     return answers
 
 
-def _body(behaviours: tuple[str, ...]) -> str:
+def _body(symbol: str, behaviours: tuple[str, ...], prototypes: Prototypes) -> str | None:
+    """The C statements, or None if the headers do not tell where a named parameter is."""
     parts = []
     for behaviour in behaviours:
-        name, *numbers = behaviour.split(":")
-        arguments = [f"a{numbers[0]}", *numbers[1:]] if name in ("create", "put32", "put64") else numbers
-        parts.append(f"ANSWER_{name.upper()}{'(' + ', '.join(arguments) + ')' if arguments else ''}")
+        name, *values = behaviour.split(":")
+        if name == "put":
+            output = prototypes.get(symbol, {}).get(values[0].lower())
+            if output is None:
+                return None
+            parts.append(f"ANSWER_PUT{output.bits}(a{output.index}, {values[1]})")
+        elif name == "create":
+            parts.append(f"ANSWER_CREATE(a{values[0]})")
+        elif name == "return":
+            parts.append(f"ANSWER_RETURN({values[0]})")
+        else:
+            parts.append(f"ANSWER_{name.upper()}")
     if not any(behaviour.startswith("return:") for behaviour in behaviours):
         parts.append("return 0;")
     return " ".join(parts)
 
 
-def stub_source(universe: Iterable[str], written: frozenset[str], answers: list[Answer]) -> tuple[str, list[str]]:
+def stub_source(
+    universe: Iterable[str], written: frozenset[str], answers: list[Answer], prototypes: Prototypes
+) -> tuple[str, list[str]]:
     """C source with a definition for each symbol of `universe` that is not `written` by hand.
 
     Returns:
@@ -72,11 +91,12 @@ def stub_source(universe: Iterable[str], written: frozenset[str], answers: list[
     answered = []
     for symbol in sorted(set(universe) - written):
         match = next((answer for answer in answers if fnmatchcase(symbol, answer.pattern)), None)
-        if match and match.behaviours:
-            lines.append(f"FUNCTION({symbol}, {_body(match.behaviours)})")
-            answered.append(symbol)
-        else:
+        body = _body(symbol, match.behaviours, prototypes) if match and match.behaviours else None
+        if body is None:
             lines.append(f"UNSTUBBED({symbol})")
+        else:
+            lines.append(f"FUNCTION({symbol}, {body})")
+            answered.append(symbol)
     return "\n".join(lines) + "\n", answered
 
 

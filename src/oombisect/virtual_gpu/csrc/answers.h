@@ -1,4 +1,5 @@
-/* The behaviours that answers.txt may give to a library function. Generated code uses these macros.
+/* The behaviours that answers.txt may give to a library function. Generated code uses these macros. An argument of the
+ * uniform functions below is read only where the real function has one of that number.
  * No CUDA header here: its prototypes would clash with the uniform ones below.
  * Arguments are counted from 0 among the integer and pointer arguments (x86-64 passes floating point apart). */
 #ifndef OOMBISECT_VGPU_ANSWERS_H
@@ -12,15 +13,15 @@ LOCAL void vgpu_use_context(void);
 LOCAL void vgpu_device_work(const void *stream);
 _Noreturn void oombisect_vgpu_unstubbed(const char *what);
 
-#define ARGUMENTS u64 a0, u64 a1, u64 a2, u64 a3, u64 a4, u64 a5, u64 a6, u64 a7, u64 a8, u64 a9, u64 a10, u64 a11, u64 a12, u64 a13
-#define UNUSED (void)a0, (void)a1, (void)a2, (void)a3, (void)a4, (void)a5, (void)a6, (void)a7, (void)a8, (void)a9, (void)a10, (void)a11, (void)a12, (void)a13
+#define ARGUMENTS                                                                                                      \
+    u64 a0, u64 a1, u64 a2, u64 a3, u64 a4, u64 a5, u64 a6, u64 a7, u64 a8, u64 a9, u64 a10, u64 a11, u64 a12,         \
+        u64 a13, u64 a14, u64 a15, u64 a16, u64 a17, u64 a18, u64 a19, u64 a20, u64 a21, u64 a22, u64 a23, u64 a24
 #define PUT(argument, type, value) do { if (argument) *(type *)(uintptr_t)(argument) = (type)(value); } while (0)
 
 #define FUNCTION(name, body)                                                                                           \
     u64 name(ARGUMENTS);                                                                                               \
     u64 name(ARGUMENTS)                                                                                                \
     {                                                                                                                  \
-        UNUSED;                                                                                                        \
         body                                                                                                           \
     }
 
