@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -141,6 +142,29 @@ def test_a_killed_process_frees_its_slot(project: Project) -> None:
         os.kill(holder.pid, signal.SIGKILL)
     with repository.acquire_slot() as slot:
         assert slot.path == path
+        check(project, repository.materialise("main", slot), project.ids["other"], project.ids["m2"])
+
+
+def test_a_git_command_that_outlives_its_driver_keeps_the_slot(project: Project, tmp_path: Path) -> None:
+    """kill -9 hits the driver alone: its checkout goes on writing, and nobody else may come between."""
+    real = shutil.which("git")
+    (tmp_path / "bin").mkdir()
+    slow = tmp_path / "bin" / "git"
+    wait = f'case "$*" in *" checkout "*) touch {tmp_path}/begun; sleep 2;; esac'
+    slow.write_text(f'#!/bin/sh\n{wait}\nexec {real} "$@"\n')
+    slow.chmod(0o755)
+    arguments = [sys.executable, "-c", HOLD, str(project.bridge.path), str(project.cache)]
+    env = {**os.environ, "PATH": f"{slow.parent}:{os.environ['PATH']}"}
+    with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, env=env) as driver:
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+        driver.kill()
+    repository = project.open()
+    with repository.acquire_slot() as other:
+        assert other.path.name == "slot-1"
+    time.sleep(2.5)
+    with repository.acquire_slot() as slot:
+        assert slot.path.name == "slot-0"
         check(project, repository.materialise("main", slot), project.ids["other"], project.ids["m2"])
 
 

@@ -36,6 +36,12 @@ def test_equal_keys_are_what_a_probe_cannot_tell_apart(project: Project) -> None
     assert repository.relevant_trees(docs_only_roll).key == keys["other"]
 
 
+def test_another_megatron_than_the_pinned(project: Project) -> None:
+    repository, ids = project.open(), project.ids
+    mixed = repository.relevant_trees(ids["grow"], megatron=ids["m2"])
+    assert mixed.key == repository.relevant_trees(ids["roll"]).key and mixed.gitlink == ids["m2"]
+
+
 def test_a_pin_that_is_not_at_hand_still_tells_commits_apart(project: Project) -> None:
     one = project.bridge.commit("roll to nowhere", gitlinks={GITLINK: "a" * 40})
     other = project.bridge.commit("roll to nowhere else", gitlinks={GITLINK: "b" * 40})

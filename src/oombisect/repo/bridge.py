@@ -185,9 +185,15 @@ class BridgeRepository:
             found.append(RelevantTrees(bridge, pin.sha if pin else "", package, ":".join(locks) if any(locks) else ""))
         return found
 
-    def relevant_trees(self, revision: str) -> RelevantTrees:
-        """As `trees_of`, for one commit."""
-        return self.trees_of([self.commit(revision)])[0]
+    def relevant_trees(self, revision: str, megatron: str | None = None) -> RelevantTrees:
+        """As `trees_of`, for one commit; with the Megatron-LM commit `megatron` in the place of the one it pins."""
+        commit = self.commit(revision)
+        found = self.trees_of([commit])[0]
+        pin = self.pin(commit.sha)
+        if megatron is None or pin is None:
+            return found
+        package = self.store.package_trees([replace(pin, sha=megatron)])[0]
+        return replace(found, gitlink=megatron, megatron=package)
 
     def has_package(self, commit: Commit) -> bool:
         """Whether the commit holds `src/megatron/bridge`."""
@@ -232,7 +238,7 @@ class BridgeRepository:
         pin = self.pin(sha)
         inner: tuple[Mirror, str] | None = None
         if pin is not None:
-            wanted = Pin(pin.path, pin.url, megatron, pin.name) if megatron else pin
+            wanted = replace(pin, sha=megatron) if megatron else pin
             inner = (self.store.ensure(wanted), wanted.sha)
         slot.put(sha, pin.path if pin else None, inner)
         megatron_root = slot.path / pin.path if pin else None

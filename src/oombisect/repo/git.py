@@ -73,6 +73,8 @@ class GitError(OombisectError):
         self.status, self.stderr = status, stderr.strip()
         cause = f"git {arguments[0]} failed: {self.reason}"
         way_out = "Check the repository with `git fsck`, and the free disk space."
+        if "dubious ownership" in self.reason:
+            way_out = "The directory belongs to another user: choose another cache directory, or run as that user."
         super().__init__(cause, way_out, ExitCode.INFRASTRUCTURE)
 
 
@@ -80,13 +82,15 @@ class GitError(OombisectError):
 class Git:
     """Runs git in one directory: a repository's git directory or a work tree.
 
-    `settings` ("key=value") and environment `variables` are added to those of its kind.
+    `settings` ("key=value") and environment `variables` are added to those of its kind; `keep_open` are file
+    descriptors the command inherits, so that a lock outlives us for as long as it runs.
     """
 
     directory: Path
     kind: Kind = Kind.LOCAL
     settings: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
+    keep_open: tuple[int, ...] = ()
 
     def command(self, *arguments: str) -> list[str]:
         check_git()
@@ -115,6 +119,8 @@ class Git:
             stdin=subprocess.DEVNULL if data is None else None,
             capture_output=True,
             check=False,
+            pass_fds=self.keep_open,
+            start_new_session=self.kind is Kind.NETWORK,  # without a terminal nothing can stop to ask for a password
         )
         if done.returncode not in tuple(ok):
             raise GitError(arguments, done.returncode, done.stderr.decode("utf-8", "replace"))
@@ -141,10 +147,9 @@ def environment(kind: Kind) -> dict[str, str]:
     if kind is Kind.LOCAL:
         env |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_ATTR_NOSYSTEM": "1", **_IDENTITY}
     if kind is Kind.NETWORK:
-        # A user's own transport settings are theirs to give; a prompt for a host key or password is a hang.
+        # A user's own transport settings are theirs to give.
         kept = ("GIT_SSH_COMMAND", "GIT_SSH", "GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_PROXY_COMMAND")
         env |= {name: os.environ[name] for name in kept if name in os.environ}
-        env.setdefault("GIT_SSH_COMMAND", "ssh -oBatchMode=yes")
     return env
 
 

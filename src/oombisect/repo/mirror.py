@@ -64,9 +64,10 @@ class Mirror:
         """Runs git in the mirror for what needs commits and trees only; never over the network."""
         return Git(self.path)
 
-    def at(self, worktree: Path) -> Git:
+    def at(self, worktree: Path, keep_open: tuple[int, ...] = ()) -> Git:
         """As `git`, in a linked worktree of the mirror."""
-        return Git(worktree, Kind.NETWORK, self.promisor.settings) if self.promisor else Git(worktree)
+        kind, settings = (Kind.NETWORK, self.promisor.settings) if self.promisor else (Kind.LOCAL, ())
+        return Git(worktree, kind, settings, keep_open=keep_open)
 
     def has_commit(self, sha: str) -> bool:
         return self.local.call("cat-file", "-e", f"{sha}^{{commit}}", ok=(0, 1, 128))[0] == 0

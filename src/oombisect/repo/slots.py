@@ -4,8 +4,8 @@ A slot is one linked worktree of the Bridge mirror with one of the Megatron-LM m
 commit rewrites the files that differ and no others. Only what a probe reads is checked out (sparse): the rest of a
 checkout costs time, and files missing from a partial clone would stop it.
 
-A slot belongs to the process that holds the lock on its lock file; the lock dies with the process, so whatever a
-killed run left behind (index locks, a half-done checkout) is mended by the next owner.
+A slot belongs to the process that holds the lock on its lock file. The lock dies with the process and the git commands
+it started, so whatever a killed run left behind (index locks, a half-done checkout) is mended by the next owner.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -34,11 +34,12 @@ class Worktree:
 
     mirror: Mirror
     path: Path
-    patterns: tuple[str, ...]
+    patterns: tuple[str, ...] = ()
+    keep_open: tuple[int, ...] = ()
 
     @property
     def git(self) -> Git:
-        return self.mirror.at(self.path)
+        return self.mirror.at(self.path, self.keep_open)
 
     def put(self, sha: str, keep: Sequence[str] = ()) -> None:
         """Check `sha` out; untracked files are removed, those under `keep` left. A damaged worktree is made anew."""
@@ -106,7 +107,6 @@ class Slot:
     path: Path
     lock: IO[str]
     bridge: Mirror
-    _inner: dict[str, Worktree] = field(default_factory=dict)
 
     def __enter__(self) -> Slot:
         return self
@@ -126,13 +126,12 @@ class Slot:
         """
         try:
             self._forget_other_inners(inner_path if inner else None)
-            Worktree(self.bridge, self.path, BRIDGE_PATTERNS).put(sha, [inner_path] if inner_path else [])
+            held = (self.lock.fileno(),)
+            Worktree(self.bridge, self.path, BRIDGE_PATTERNS, held).put(sha, [inner_path] if inner_path else [])
             if inner_path and inner:
                 mirror, pinned = inner
-                tree = Worktree(mirror, self.path / inner_path, MEGATRON_PATTERNS)
-                tree.put(pinned)
-                self._inner = {inner_path: tree}
                 self._record(inner_path, mirror)
+                Worktree(mirror, self.path / inner_path, MEGATRON_PATTERNS, held).put(pinned)
         except (GitError, OSError) as error:
             why = error.reason if isinstance(error, GitError) else error.strerror or str(error)
             raise OombisectError(
@@ -161,13 +160,13 @@ class Slot:
         """Remove an inner worktree that is not where this commit wants one: always before the outer one moves."""
         recorded = self._recorded()
         if recorded and recorded[0] != wanted:
-            Worktree(Mirror(recorded[1]), self.path / recorded[0], ()).remove()
+            Worktree(Mirror(recorded[1]), self.path / recorded[0]).remove()
             self._note.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Take the slot off the disk: the inner worktree first, then the outer one, then the lock."""
         self._forget_other_inners(None)
-        Worktree(self.bridge, self.path, ()).remove()
+        Worktree(self.bridge, self.path).remove()
         self.release()
 
 
