@@ -143,6 +143,12 @@ def test_order_of_preference(chosen: str, other: str) -> None:
     assert resolve("m_sft", table(f"{other}()", f"{chosen}()")).function == chosen
 
 
+def test_a_gpu_nobody_knows_yet_is_told_by_its_place() -> None:
+    assert resolve("m_sft", table("m_sft_8gpu_xr900_bf16_config()")).function == "m_sft_8gpu_xr900_bf16_config"
+    with pytest.raises(UnknownRecipe):
+        resolve("m_sft", table("m_sft_8gpu_long_config()"))
+
+
 def test_a_choice_is_told_of() -> None:
     many = [f"m_sft_{n}gpu_h100_bf16_config()" for n in (8, 16, 32, 64, 128)]
     assert resolve("m_sft", table(*many)).note == (

@@ -28,6 +28,7 @@ MODES = {
 _MODE_OF_WORD = {mode: mode for mode in MODES} | {"peft": "lora", "finetune": "lora"}
 _SCHEME_KEYWORDS = ("peft_scheme", "peft")
 _GPUS = re.compile(r"([1-9]\d*)gpus?")
+_GPU_NAME = re.compile(r"[a-z]{1,3}\d{2,3}[a-z]?")  # what follows a count, if it looks like one: GPUs yet to come
 _HARDWARE = ("h100", "h200", "a100", "b200", "gb200", "b300", "gb300", "r100", "vr200", "l40s")
 # A probe brings its own data, so a recipe that differs by its data set alone is the same workload.
 _NO_VARIANT = ("config", "mock")
@@ -106,12 +107,14 @@ class _Parts:
     @classmethod
     def of(cls, name: str) -> _Parts:
         words, mode, gpus, hardware, precision = [], "", None, "", ""
+        before = ""
         for word in name.split("_"):
+            after_count, before = _GPUS.fullmatch(before) is not None, word
             if word in _MODE_OF_WORD and not mode:
                 mode = word
             elif match := _GPUS.fullmatch(word):
                 gpus = int(match[1])
-            elif word in _HARDWARE and not hardware:
+            elif not hardware and (word in _HARDWARE or (after_count and _GPU_NAME.fullmatch(word))):
                 hardware = word
             elif word in _PRECISION and not precision:
                 precision = word

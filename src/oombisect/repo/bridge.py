@@ -126,11 +126,14 @@ class BridgeRepository:
         return OombisectError(f"There is no revision {revision!r} in {self.name}", way_out)
 
     def refs(self) -> list[str]:
-        """Branches and tags, as a user writes them."""
+        """Branches and tags, as a user writes them; none where they cannot be listed (they only serve suggestions)."""
         import git as gitpython
 
-        with gitpython.Repo(self.checkout or self.mirror.path) as repo:
-            return [ref.name for ref in repo.references if not ref.path.startswith("refs/oombisect/")]
+        try:
+            with gitpython.Repo(self.checkout or self.mirror.path) as repo:
+                return [ref.name for ref in repo.references if not ref.path.startswith("refs/oombisect/")]
+        except (gitpython.GitError, OSError, ValueError):
+            return []
 
     @property
     def is_shallow(self) -> bool:

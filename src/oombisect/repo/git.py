@@ -49,6 +49,7 @@ _QUIET = (
     "gc.auto=0",
     "maintenance.auto=false",
     "log.showSignature=false",
+    "safe.bareRepository=all",
 )
 # A read must never turn into a download: in a partial clone any question about a missing object would.
 _TRANSPORTS = "file:https:http:ssh:git"

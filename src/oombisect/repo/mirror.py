@@ -79,7 +79,7 @@ class Mirror:
             OombisectError: one cannot be had.
         """
         if self.promisor is not None:
-            self._download(blobs)
+            self._fetch_missing(self.promisor, blobs)
         found = list(batch(self.local, blobs))
         for blob, data in zip(blobs, found):
             if data is None:
@@ -90,17 +90,16 @@ class Mirror:
                 )
         return [data for data in found if data is not None]
 
-    def _download(self, objects: Sequence[str]) -> None:
-        assert self.promisor is not None
+    def _fetch_missing(self, promisor: Promisor, objects: Sequence[str]) -> None:
         told = self.local.run("cat-file", "--batch-check=%(objectname)", stdin="".join(f"{o}\n" for o in objects))
         missing = [line.split()[0] for line in told.splitlines() if line.endswith(" missing")]
         if missing:
             options = ("--no-tags", "--no-write-fetch-head", "--no-auto-gc", "--quiet", "--filter=blob:none", "--stdin")
-            git = Git(self.path, Kind.NETWORK, (*self.promisor.settings, "fetch.negotiationAlgorithm=noop"))
+            git = Git(self.path, Kind.NETWORK, (*promisor.settings, "fetch.negotiationAlgorithm=noop"))
             try:
                 git.run("fetch", *options, "origin", stdin="".join(f"{o}\n" for o in missing))
             except GitError as error:
-                raise unreachable(self.promisor.url, error, "fetch file contents") from error
+                raise unreachable(promisor.url, error, "fetch file contents") from error
 
     def fetch(self, *refspecs: str) -> None:
         """Fetch from the promisor, file contents left behind.
@@ -155,7 +154,7 @@ def _copy_shallow(sources: Sequence[Path], path: Path) -> None:
 
 
 def _has_all_parents(git: Git, commit: str) -> bool:
-    header = git.run("cat-file", "commit", commit).split("\n\n", 1)[0]
+    header = git.raw("cat-file", "commit", commit, ok=(0, 1, 128)).split(b"\n\n", 1)[0].decode("utf-8", "replace")
     parents = [line.removeprefix("parent ") for line in header.splitlines() if line.startswith("parent ")]
     return all(git.call("cat-file", "-e", parent, ok=(0, 1, 128))[0] == 0 for parent in parents)
 
