@@ -14,7 +14,7 @@ from pathlib import Path
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _PROTOTYPE = re.compile(r"\b(\w+)\s*\(([^(){};]*)\)\s*;")
 _PARAMETER = re.compile(r"^(?P<type>.+?[\s*&])(?P<name>\w+)(?:\[\w*\])?$", re.DOTALL)
-_WIDTHS = {"int": 32, "int32_t": 32, "unsigned int": 32, "cufftHandle": 32, "size_t": 64, "int64_t": 64}
+_WIDTHS = {"int": 32, "int32_t": 32, "unsigned int": 32, "uint32_t": 32, "cufftHandle": 32, "size_t": 64, "int64_t": 64}
 
 
 @dataclass(frozen=True)
