@@ -7,7 +7,22 @@ from __future__ import annotations
 
 import pytest
 
-from oombisect.search import Delta, Exact, Kind, Measure, Metrics, Options, Remeasure, Revert, observe, plan, start
+from oombisect.search import (
+    Delta,
+    Exact,
+    Infra,
+    Kind,
+    Measure,
+    Metrics,
+    Options,
+    Remeasure,
+    Revert,
+    Unresolved,
+    observe,
+    plan,
+    replay,
+    start,
+)
 from tests.search.world import GIB, MIB, Change, World, probes
 
 LEVEL = 4 * GIB
@@ -170,6 +185,35 @@ def test_a_change_whose_fresh_readings_disagree_is_not_named():
     assert found.kind == "blurred" and found.crossing is None and found.crossing_range == (5, 5)
     assert [(step.index, step.confirmed, step.named) for step in found.steps] == [(5, "refuted", False)]
     assert not any(isinstance(request, Revert) for request in history.asked)
+
+
+@pytest.mark.parametrize(
+    ("again", "kind", "confirmed", "named"),
+    [
+        (Unresolved("does not import today"), "blurred", "refuted", False),
+        (Infra("node lost"), "culprit", "not-tried", True),
+    ],
+)
+@pytest.mark.parametrize("point", [4, 5])
+def test_a_fresh_reading_that_is_none(point, again, kind, confirmed, named):
+    class Once(World):
+        def answer(self, request):
+            seen = super().answer(request)
+            return again if request == Remeasure(point) else seen
+
+    _, found = Once(10, {5: Change(allocated=20 * GIB)}, limit=50 * GIB).search()
+    (step,) = found.steps
+    assert (found.kind, step.confirmed, step.named) == (kind, confirmed, named)
+
+
+def test_the_crossing_is_confirmed_first_and_then_the_largest():
+    changes = {10: Change(allocated=6 * GIB), 40: Change(allocated=16 * GIB), 70: Change(allocated=9 * GIB)}
+    history = World(100, changes, limit=43 * GIB)
+    history.search()
+    assert [request.index for request in history.asked if isinstance(request, Revert)] == [10, 40, 70]
+    history = World(100, changes, limit=70 * GIB)
+    history.search()
+    assert [request.index for request in history.asked if isinstance(request, Revert)] == [70, 40, 10]
 
 
 def test_a_change_that_the_tip_would_not_miss_is_not_named():
@@ -363,6 +407,16 @@ def test_a_grid_finds_what_came_and_went():
     assert [step.index for step in found.steps] == [30, 60]
 
 
+def test_where_nothing_grew_nobody_is_named():
+    changes = {20: Change(allocated=4 * GIB), 50: Change(allocated=-GIB), 80: Change(allocated=-3 * GIB)}
+    history = World(100, changes)
+    _, found = history.search(ALL)
+    assert found.kind == "none" and not any(step.named for step in found.steps)
+    _, found = history.search(Options(exhaustive=True, grid=3))
+    assert found.kind == "none" and not any(step.named for step in found.steps)
+    assert [step.index for step in found.steps] == [20, 80, 50] and found.non_monotone
+
+
 # A real card: what does not fit is not measured
 
 
@@ -393,6 +447,12 @@ def test_drift_below_a_run_that_dies_early_is_not_searched_to_the_bottom():
     state, found = World(256, changes, card=80 * GIB, death=5 * GIB).search()
     assert (found.kind, found.crossing) == ("culprit", 200)
     assert probes(state) <= 10 + 16
+
+
+def test_ends_that_both_ran_out_are_left_alone_whatever_lies_between():
+    history = World(60, {10: Change(allocated=-60 * GIB)}, reverted={10: 40}, base=90 * GIB, card=80 * GIB)
+    _, found = history.search(Options(grid=3, min_step_bytes=GIB))
+    assert len(history.asked) == 2 + 3 and found.kind == "blurred"
 
 
 def test_two_points_that_ran_out_are_unknown_and_not_equal():
@@ -433,6 +493,27 @@ def test_creep_on_a_real_card():
 
 
 # The axis
+
+
+def test_side_by_side_the_larger_interval_gets_more_probes():
+    history = World(101, {20: Change(allocated=12 * GIB), 80: Change(allocated=4 * GIB)})
+    state = start(101)
+    for request in (Measure(0), Measure(100), Measure(50)):
+        state = observe(state, request, history.answer(request))
+    assert plan(state, 1) == (Measure(25),)
+    indices = [sorted(request.index for request in plan(state, slots)) for slots in (2, 3, 4, 5)]
+    assert [sum(index < 50 for index in chosen) for chosen in indices] == [2, 3, 3, 4]
+
+
+def test_one_measurement_is_asked_for_once_a_round():
+    groups = ["a", *("xyxyxyxyx"), "b"]
+    requests = plan(replay(start(11, groups=groups), ends_of_eleven()), 9)
+    assert sorted(groups[request.index] for request in requests) == ["x", "y"]
+
+
+def ends_of_eleven():
+    metrics = [Metrics(10 * GIB, 10 * GIB), Metrics(30 * GIB, 30 * GIB)]
+    return [(Measure(0), Exact(metrics[0], fits=True)), (Measure(10), Exact(metrics[1], fits=True))]
 
 
 def test_a_cached_point_near_the_middle_is_preferred_and_free():

@@ -144,19 +144,17 @@ def _ends(survey: Survey) -> tuple[Verdict, list[str]]:
 
 
 def _verdict(survey: Survey, steps: tuple[Step, ...]) -> Verdict:
-    if survey.span is not None and survey.span.kind is Kind.UNKNOWN:
-        return "blurred"
-    if is_over(survey):
-        return "none"
     if unfinished(survey):
         return "budget"
+    if survey.span is not None and survey.span.kind is Kind.UNKNOWN:
+        return "blurred"
+    if not survey.grew and survey.crossing is None:
+        return "none"
     blurred = [i for i in survey.intervals if i.kind is Kind.BLURRED and _matters(survey, i)]
     if blurred:
         return "infra" if all(survey.infra_only(i) for i in blurred) else "blurred"
     if any(step.named for step in steps):
         return "culprit"
-    if not survey.grew and survey.crossing is None:
-        return "none"
     # Large single changes that fresh evidence does not bear out: too thin to name one, and no creep either.
     explained = confirm.taken_back(survey)
     doubtful = [i for i in confirm.candidates(survey) if i not in explained and confirm.deserves_name(survey, i)]

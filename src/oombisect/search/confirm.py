@@ -14,6 +14,8 @@ Confirmed = Literal["yes", "superseded", "conflict", "not-tried", "refuted"]
 def candidates(survey: Survey) -> list[Interval]:
     """The single changes that are large enough to be named, the one that crosses the limit first, then by size."""
     crossing = survey.crossing
+    if crossing is None and not survey.grew:
+        return []  # an exhaustive search of a range that gives nobody reason to complain
     found = [i for i in survey.intervals if i.kind is Kind.STEP and survey.gain(i) >= survey.min_step]
     if crossing is not None and crossing.kind is Kind.STEP and crossing not in found:
         # A last drop is worth a second look, and is all there is to name if memory hardly grew.

@@ -9,7 +9,7 @@ from oombisect.search.observation import Exact
 from oombisect.search.requests import Measure, Remeasure, Request, Revert
 from oombisect.search.split import split
 from oombisect.search.state import State
-from oombisect.search.survey import Interval, Kind, Survey
+from oombisect.search.survey import Interval, Survey
 
 __all__ = ["Measure", "Remeasure", "Request", "Revert", "plan"]
 
@@ -48,8 +48,6 @@ def _next(survey: Survey, slots: int) -> list[Request]:
 
 def is_over(survey: Survey) -> bool:
     """Whether the ends leave nothing to search for."""
-    if survey.span is not None and survey.span.kind is Kind.UNKNOWN:
-        return True
     return not survey.grew and survey.crossing is None and not survey.state.options.exhaustive
 
 
