@@ -20,7 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-_STARTED = time.monotonic()
+_START = "OOMBISECT_PROBE_STARTED"
+# The clock of the whole probe: a restart, which replaces this program by itself, goes on counting.
+_STARTED = float(os.environ.setdefault(_START, repr(time.monotonic())))
 _RESTARTED = "OOMBISECT_PROBE_RESTARTS"
 _HASH_SEED = "0"
 
@@ -96,6 +98,7 @@ def _blank(rank: int) -> dict[str, Any]:
         "versions": {},
         "imported": [],
         "allocator_settings": "",
+        "environment": {},
         "snapshot": None,
         "cold_compile": False,
         "notes": [],
@@ -127,7 +130,7 @@ class _Probe:
         job, result = self.job, self.result
         result["recipe_function"] = str(job.recipe)
         self._prepare_imports()
-        from probe_support import configuration, environment
+        from probe_support import configuration
         from probe_support.plain import canonical, config_hash, plain
 
         self.phase = "recipe"
@@ -152,8 +155,8 @@ class _Probe:
         )
         described = _without_host_paths(plain(config), {str(self.out): "<out>", os.getcwd(): "<cwd>"})
         result.update(config=json.loads(canonical(described)), config_hash=config_hash(described))
-        applied = environment.apply_variables(getattr(config, "env_vars", None) or {}, job.env)
-        self._start_device(layout.world_size, applied)
+        self._apply_environment(getattr(config, "env_vars", None) or {})
+        self._start_device(layout.world_size)
         self._train(config, count)
 
     def _placed(self) -> Job:
@@ -171,19 +174,32 @@ class _Probe:
         self.finder = absent_packages.install()
         import torch
 
-        from probe_support import hf_configs, te_attention, te_stand_in
+        from probe_support import deep_ep_stand_in, hf_configs, te_attention, te_stand_in
 
         if absent_packages.missing("transformer_engine_torch") and not _compiled_transformer_engine():
             if not self.job.simulated:
                 raise Unresolved("Transformer Engine's compiled module is not installed, and a real GPU needs it")
             self.stand_in = True
             te_stand_in.install(self.job.transformer_engine)
+        if self.job.simulated and absent_packages.missing("deep_ep"):
+            deep_ep_stand_in.install(self.job.moe_skew)
         random.seed(self.job.seed)
         torch.manual_seed(self.job.seed)
         te_attention.watch()
         hf_configs.ModelConfigs(self.job.model_configs, self.out, self.notes).install()
 
-    def _start_device(self, world_size: int, applied: dict[str, str]) -> None:
+    def _apply_environment(self, variables: dict[str, Any]) -> None:
+        """Exports the recipe's variables; starts anew where they come too late, as Bridge's launcher always does."""
+        import torch
+
+        from probe_support import environment
+
+        applied = environment.apply_variables(variables)
+        self.result["environment"] = {name: os.environ[name] for name in sorted(variables)}
+        if applied and (torch.cuda.is_initialized() or environment.read_at_import(applied)):
+            _exec()
+
+    def _start_device(self, world_size: int) -> None:
         """Brings up CUDA, the history and the process group; the first device memory is taken here."""
         import torch
 
@@ -191,9 +207,6 @@ class _Probe:
         from probe_support.history import History
         from probe_support.phases import Phases
 
-        if torch.cuda.is_initialized() and applied:
-            names = ", ".join(sorted(applied))
-            self.notes.append(f"importing the project started CUDA before the recipe's variables were set: {names}")
         if not torch.cuda.is_available():
             raise Unresolved("torch sees no CUDA device")
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) if not self.fake else 0)
@@ -207,11 +220,13 @@ class _Probe:
             distributed.start_fake(self.rank, world_size)
 
     def _train(self, config: Any, count: int) -> None:
-        from probe_support import bridge_hooks, configuration, data, moe
+        from probe_support import bridge_hooks, configuration, data, deep_ep_stand_in, moe
 
         if (self.job.simulated or self.fake) and getattr(config.model, "num_moe_experts", None):
             moe.declare(self.job.moe_skew)
             self.notes.append(f"expert token counts are declared: balanced, times {self.job.moe_skew:g} on this rank")
+            if getattr(config.model, "moe_token_dispatcher_type", "") == "flex" and deep_ep_stand_in.installed():
+                self.notes.append("DeepEP is a stand-in: its communication buffers, outside PyTorch, are not counted")
         packed = data.pack_size(config.dataset)
         if packed is not None:
             self.notes.append(f"packs of {packed} tokens are synthetic: {data.SEQUENCES_PER_PACK} equal sequences each")

@@ -7,7 +7,7 @@ import importlib.metadata
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +65,20 @@ def cap_memory(limit: int) -> None:
     torch.cuda.set_per_process_memory_fraction(min(1.0, max(0, limit - others) / total))
 
 
-def apply_variables(recipe: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
+# Variables that are read when CUDA, its allocator or NCCL start, not when a module is imported.
+_READ_LATE = ("NCCL_", "TORCH_NCCL_", "CUDA_", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+
+def apply_variables(recipe: Mapping[str, Any]) -> dict[str, str]:
     """Sets the recipe's environment variables as Bridge does: what is set already wins. Returns those it set."""
-    applied = {}
-    for name, value in recipe.items():
-        if name not in given and name not in os.environ:
-            os.environ[name] = applied[name] = str(value)
+    applied = {name: str(value) for name, value in recipe.items() if name not in os.environ}
+    os.environ.update(applied)
     return applied
+
+
+def read_at_import(names: Iterable[str]) -> bool:
+    """Whether one of the variables may have been read by the imports that already happened (NVTE_* and the like)."""
+    return any(not name.startswith(_READ_LATE) for name in names)
 
 
 def imported(roots: Mapping[str, str]) -> list[str]:

@@ -27,6 +27,8 @@ def declare(skew: float) -> None:
     _all_to_all(dispatchers, skew)
     if hasattr(dispatchers, "MoEAllGatherTokenDispatcher"):
         _all_gather(dispatchers, skew)
+    if hasattr(dispatchers, "_DeepepManager"):
+        _deep_ep(dispatchers)
     dispatchers.permute = _permute_known_size(dispatchers.permute)
 
 
@@ -82,6 +84,26 @@ def _all_gather(dispatchers: Any, skew: float) -> None:
         return permuted[0], counts, self.local_probs
 
     dispatcher.dispatch_postprocess = dispatch_postprocess
+
+
+def _deep_ep(dispatchers: Any) -> None:
+    """DeepEP's own counts are declared by its stand-in; here, how many of the indices it gave name a local expert."""
+    manager = dispatchers._DeepepManager
+    if not hasattr(manager, "_indices_to_multihot"):
+        return
+
+    def indices_to_multihot(self: Any, indices: torch.Tensor, probs: torch.Tensor) -> Any:
+        shape = (indices.shape[0], self.num_local_experts)
+        routing_map = torch.zeros(shape, dtype=torch.long, device=indices.device)
+        multihot = torch.zeros(shape, dtype=torch.float, device=indices.device)
+        local = min(int(self.tokens_per_expert.sum()), indices.numel())
+        columns = indices.reshape(-1)[:local].clone()
+        rows = torch.empty_like(columns)
+        routing_map[rows, columns] = 1
+        multihot[rows, columns] = probs.reshape(-1)[:local]
+        return routing_map.bool(), multihot
+
+    manager._indices_to_multihot = indices_to_multihot
 
 
 def _permute_known_size(real: Any) -> Any:

@@ -6,6 +6,7 @@ closed. So no allocation between two phases is lost, and the peaks of all phases
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -42,18 +43,15 @@ class DeviceMemory:
             self._nvml = None
 
     def used(self) -> int | None:
-        """Bytes in use on the whole device, by whomever, without what the driver keeps for itself.
+        """Bytes in use on the whole device, by whomever, without the driver's own reserve (nor has CUDA's total).
 
-        That is not in CUDA's total either. The first version of the call counts the driver's own reserve as used; it is asked only where the second is not
-        known.
+        The first version of the call counts that reserve as used; it is asked only where the second is unknown.
         """
         if self._nvml is None:
             return None
         for version in (getattr(self._nvml, "nvmlMemory_v2", None), None):
-            try:
+            with contextlib.suppress(Exception):
                 return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle, version).used)
-            except Exception:
-                continue
         return None
 
 

@@ -83,16 +83,25 @@ def _gemms(as_torch: Callable[[Any, torch.dtype], torch.dtype]) -> dict[str, Cal
         return out, bias_grad, pre_gelu, extra_output
 
     def te_general_grouped_gemm(
-        a: list[Tensor], transa: bool, b: list[Tensor], transb: bool, out: list[Tensor] | None, out_dtype: Any,
-        m_splits: list[int], *rest: Any, **options: Any,
-    ) -> None:  # fmt: skip
-        # TE's Python side allocates the outputs; only a missing list would be allocated below it.
+        a: list[Tensor],
+        transa: bool,
+        b: list[Tensor],
+        transb: bool,
+        out: list[Tensor] | None,
+        out_dtype: Any,
+        m_splits: list[int],
+        bias: list[Tensor],
+        *rest: Any,
+        **options: Any,
+    ) -> list[Tensor]:
+        # TE's Python side allocates outputs and bias gradients; the C++ one fills them and gives the latter back.
         for value in (*a, *b):
             _plain_tensor(value)
         if out is None:
             from .te_stand_in import MissingStandIn
 
             raise MissingStandIn("te_general_grouped_gemm without given outputs has no stand-in")
+        return bias
 
     return {"generic_gemm": generic_gemm, "te_general_grouped_gemm": te_general_grouped_gemm}
 
