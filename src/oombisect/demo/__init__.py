@@ -1,1 +1,1 @@
-"""The demo: a small repository in Megatron Bridge's layout, made on the spot, with regressions of memory in its history."""
+"""The demo: a small repository in Bridge's layout, made on the spot, with regressions of memory in its history."""
