@@ -114,6 +114,18 @@ def test_cache_that_was_there_before_is_not_the_cause_though_expandable_segments
     assert classify(good, bad, LIMIT).kind == "capacity"
 
 
+def test_expandable_segments_prove_what_bounds_leave_open():
+    good = point(60, 1, measured=False, cache=19)
+    bad = point(62, 25, measured=False, cache=25, expandable=True)
+    assert classify(good, bad, LIMIT).kind == "fragmentation"
+
+
+def test_cache_that_did_not_grow_leaves_it_open():
+    good = point(64, 15, measured=False, cache=16)
+    bad = point(68, 15, measured=False, cache=16, expandable=True)
+    assert classify(good, bad, LIMIT).kind == "unknown"
+
+
 def test_tensors_alone_beyond_the_limit_are_capacity_without_further_evidence():
     good, bad = point(70, measured=False, cache=5), point(85, measured=False, cache=12)
     found = classify(good, bad, LIMIT)
@@ -152,6 +164,12 @@ def test_a_tight_point_that_fits_is_not_made_a_riddle_by_a_coarse_need(excess):
     """The need of a point that fits may have been read as above the limit, by less than the resolution."""
     good = PointMemory(78 * GIB, 79 * GIB, GIB, needed_capacity=79 * GIB + 800 * MIB + excess * MIB, fits=True)
     bad = PointMemory(82 * GIB, 83 * GIB, GIB, needed_capacity=84 * GIB, fits=False)
+    assert classify(good, bad, LIMIT, resolution=512 * MIB).kind == "capacity"
+
+
+def test_a_coarse_need_of_the_bad_point_does_not_make_it_mixed():
+    good, bad = point(70, 8.8), point(76, 9.2)
+    assert classify(good, bad, LIMIT).kind == "mixed"
     assert classify(good, bad, LIMIT, resolution=512 * MIB).kind == "capacity"
 
 

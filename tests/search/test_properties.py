@@ -339,6 +339,7 @@ def test_a_broken_stretch_costs_its_edges() -> None:
         )
         state, found = world.search()
         assert found.kind == "blurred" and found.crossing_range == (first, first + 40)
+        assert found.unresolved == ((first, first + 39),)
         blind = sum(isinstance(seen, Unresolved) for _, seen in state.log)
         assert probes(state) - blind <= 2 + 2 * 8 and blind <= 2 * (41).bit_length() + 4
 

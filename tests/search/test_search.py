@@ -136,6 +136,12 @@ def test_noise_is_learned_from_the_ends():
     assert (found.kind, found.crossing) == ("culprit", 5)
 
 
+def test_noise_does_not_look_like_a_turn():
+    history = World(200, {i: Change(allocated=40 * MIB) for i in range(1, 200)}, noise=5 * MIB)
+    _, found = history.search(Options(noise_bytes=10 * MIB, grid=150))
+    assert found.kind == "creep" and not found.non_monotone
+
+
 def test_noise_does_not_look_like_growth():
     for seed in range(20):
         quiet = World(200, noise=5 * MIB, seed=seed)
@@ -453,6 +459,16 @@ def test_ends_that_both_ran_out_are_left_alone_whatever_lies_between():
     history = World(60, {10: Change(allocated=-60 * GIB)}, reverted={10: 40}, base=90 * GIB, card=80 * GIB)
     _, found = history.search(Options(grid=3, min_step_bytes=GIB))
     assert len(history.asked) == 2 + 3 and found.kind == "blurred"
+
+
+@pytest.mark.parametrize(("card", "kind"), [(80 * GIB, "blurred"), (None, "culprit")])
+def test_a_crossing_that_cannot_be_read_matters_if_it_may_be_large(card, kind):
+    """The change in the stretch crosses the limit. Measured, it is a last drop; on a real card its size is unknown."""
+    changes = {20: Change(allocated=38 * GIB), 60: Change(allocated=GIB), 80: Change(allocated=GIB)}
+    history = World(100, changes, broken=frozenset(range(55, 65)), card=card)
+    _, found = history.search()
+    assert (found.kind, found.crossing, found.crossing_range) == (kind, None, (55, 65))
+    assert [step.index for step in found.steps if step.named] == [20]
 
 
 def test_two_points_that_ran_out_are_unknown_and_not_equal():
