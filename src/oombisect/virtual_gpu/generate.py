@@ -58,6 +58,11 @@ def read_answers(path: Path = HERE / "answers.txt") -> list[Answer]:
     return answers
 
 
+def nvml_functions(path: Path = HERE / "nvml_functions.txt") -> list[str]:
+    """NVML's functions, by name."""
+    return [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+
+
 def _body(symbol: str, behaviours: tuple[str, ...], prototypes: Prototypes) -> str | None:
     """The C statements, or None if the headers do not tell where a named parameter is."""
     parts = []
@@ -163,4 +168,4 @@ def driver_names_source(rows: list[DriverName]) -> str:
 def sonames_source(sonames: Iterable[str]) -> str:
     """The names that loading.c answers itself."""
     rows = "".join(f'    "{soname}",\n' for soname in sonames)
-    return f'extern const char *const vgpu_sonames[];\nconst char *const vgpu_sonames[] = {{\n{rows}    0,\n}};\n'
+    return f"extern const char *const vgpu_sonames[];\nconst char *const vgpu_sonames[] = {{\n{rows}    0,\n}};\n"

@@ -75,8 +75,8 @@ _H100 = GpuProfile(
     memory_bus_bits=5120,
     clock_khz=1_980_000,
     memory_clock_khz=2_619_000,
-    source="deviceQuery, driver of CUDA 13.0: 81079 MBytes (85017755648 bytes), 132 SMs, L2 52428800, 5120-bit, 1980 and"
-    " 2619 MHz; nvidia-smi: 81559 MiB; context: as on the H200, which is the same chip",
+    source="deviceQuery, driver of CUDA 13.0: 81079 MBytes (85017755648 bytes), 132 SMs, L2 52428800, 5120-bit, 1980"
+    " and 2619 MHz; nvidia-smi: 81559 MiB; context: as on the H200, which is the same chip",
 )
 _H200 = GpuProfile(
     name="h200-141gb",
@@ -105,8 +105,8 @@ _A100_80 = GpuProfile(
     memory_bus_bits=5120,
     clock_khz=1_410_000,
     memory_clock_khz=1_593_000,
-    source="deviceQuery, driver of CUDA 12.5: 81158 MBytes (85100068864 bytes), 108 SMs, L2 41943040, 5120-bit, 1410 and"
-    " 1593 MHz; nvidia-smi: 81920 MiB; context: as on the 40 GB model, which is the same chip (here 66.91 - 39.50 - 26.91)",
+    source="deviceQuery, driver of CUDA 12.5: 81158 MBytes (85100068864 bytes), 108 SMs, L2 41943040, 5120-bit, 1410"
+    " and 1593 MHz; nvidia-smi: 81920 MiB; context: as on the 40 GB model, the same chip (here 66.91 - 39.50 - 26.91)",
 )
 _A100_40 = GpuProfile(
     name="a100-40gb",
@@ -120,8 +120,8 @@ _A100_40 = GpuProfile(
     memory_bus_bits=5120,
     clock_khz=1_410_000,
     memory_clock_khz=1_215_000,
-    source="deviceQuery, driver of CUDA 12.2: 40339 MBytes (42298834944 bytes), github.com/bottlerocket-os/bottlerocket/pull/3873;"
-    " nvidia-smi: 40960 MiB; context: 39.19 - 38.61 - 0.10 GiB",
+    source="deviceQuery, driver of CUDA 12.2: 40339 MBytes (42298834944 bytes)"
+    " (github.com/bottlerocket-os/bottlerocket/pull/3873); nvidia-smi: 40960 MiB; context: 39.19 - 38.61 - 0.10 GiB",
 )
 _B200 = GpuProfile(
     name="b200-180gb",
@@ -135,8 +135,8 @@ _B200 = GpuProfile(
     memory_bus_bits=7680,
     clock_khz=1_965_000,
     memory_clock_khz=3_996_000,
-    source="torch.cuda.get_device_properties: 182631 MB, 148 SMs (OutOfMemoryError texts: 178.35 GiB); L2 126.50 MB, 7680-bit,"
-    " 3996 MHz: github.com/pytorch/ao/pull/4002; nvidia-smi: 183359 MiB; context: 168.34 - 167.64 - 0.00 GiB",
+    source="torch.cuda.get_device_properties: 182631 MB, 148 SMs (OutOfMemoryError texts: 178.35 GiB); L2 126.50 MB,"
+    " 7680-bit, 3996 MHz: github.com/pytorch/ao/pull/4002; nvidia-smi: 183359 MiB; context: 168.34 - 167.64 - 0.00 GiB",
 )
 _L40S = GpuProfile(
     name="l40s-48gb",
@@ -150,12 +150,12 @@ _L40S = GpuProfile(
     memory_bus_bits=384,
     clock_khz=2_520_000,
     memory_clock_khz=9_001_000,
-    source="deviceQuery, driver of CUDA 12.4: 45373 MBytes (47576711168 bytes), 142 SMs, L2 100663296, 384-bit, 2520 and"
-    " 9001 MHz (README of the crate cuda-device-query); nvidia-smi: 46068 MiB; context: 44.34 - 43.42 - 0.41 GiB",
+    source="deviceQuery, driver of CUDA 12.4: 45373 MBytes (47576711168 bytes), 142 SMs, L2 100663296, 384-bit, 2520"
+    " and 9001 MHz (README of the crate cuda-device-query); nvidia-smi: 46068 MiB; context: 44.34 - 43.42 - 0.41 GiB",
 )
-# A card must hold its context; the driver's figures are 32-bit in places beyond a TiB.
-MINIMUM_BYTES, MAXIMUM_BYTES = 1024 * MIB, 1024 * 1024 * MIB
-PROFILES: dict[str, GpuProfile] = {profile.name: profile for profile in (_H100, _H200, _A100_80, _A100_40, _B200, _L40S)}
+PROFILES: dict[str, GpuProfile] = {p.name: p for p in (_H100, _H200, _A100_80, _A100_40, _B200, _L40S)}
+# A card must hold its context, and stay well below what "overcommit" allows.
+MINIMUM_BYTES, MAXIMUM_BYTES = 1024 * MIB, 512 * 1024 * MIB
 
 
 def parse_gpu(text: str) -> GpuProfile:

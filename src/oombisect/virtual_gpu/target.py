@@ -62,7 +62,8 @@ def inspect_target(python: Path, cache: Path) -> Target:
     try:
         stored: dict[str, Any] = json.loads(record.read_text())
         if stored["fingerprint"] == _fingerprint(stored["watched"]):
-            return Target(**{name: tuple(v) if isinstance(v, list) else v for name, v in stored["target"].items()})
+            fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored["target"].items()}
+            return Target(**fields)
     except (OSError, ValueError, KeyError, TypeError):
         pass  # no record yet, or one of another version: look again
     target, watched = _inspect(python)

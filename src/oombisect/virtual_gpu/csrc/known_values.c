@@ -6,7 +6,7 @@
  * "in the meantime" is the order of the calls. Nothing stale is ever served; at worst a value reads zero. */
 #include "vgpu.h"
 
-#define SMALL 64
+#define SMALL 1024
 #define SLOTS 256 /* the oldest is dropped beyond it: it then reads zero */
 
 typedef struct {

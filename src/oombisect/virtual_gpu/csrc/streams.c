@@ -48,9 +48,9 @@ static void join_capture(Capture *capture, const void *stream)
     capture->streams[capture->stream_count++] = key_of(stream);
 }
 
-void vgpu_stream_node(const void *stream)
+bool vgpu_stream_node(const void *stream)
 {
-    if (!__atomic_load_n(&running, __ATOMIC_RELAXED)) return;
+    if (!__atomic_load_n(&running, __ATOMIC_RELAXED)) return false;
     pthread_mutex_lock(&mutex);
     Capture *capture = capture_of(stream);
     if (capture) {
@@ -58,6 +58,7 @@ void vgpu_stream_node(const void *stream)
         capture->last_node = (cudaGraphNode_t)(uintptr_t)vgpu_next_handle();
     }
     pthread_mutex_unlock(&mutex);
+    return capture != NULL;
 }
 
 void vgpu_device_work(const void *stream)
@@ -291,8 +292,8 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) { return wait_for(stream); }
 CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags)
 {
     (void)flags;
-    vgpu_stream_node(stream);
-    vgpu_known_write(address, &value, sizeof value);
+    bool captured = vgpu_stream_node(stream);
+    vgpu_known_write(address, captured ? NULL : &value, sizeof value);
     return CUDA_SUCCESS;
 }
 
@@ -305,11 +306,7 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data)
 {
-    if (is_capturing(stream)) { /* a node of the graph: nobody runs it now */
-        vgpu_stream_node(stream);
-        return cudaSuccess;
-    }
-    function(data);
+    if (!vgpu_stream_node(stream)) function(data);
     return cudaSuccess;
 }
 

@@ -47,8 +47,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 {
     (void)kind;
     vgpu_use_context();
-    vgpu_stream_node(stream);
-    copy(to, from, bytes);
+    if (!vgpu_stream_node(stream)) copy(to, from, bytes);
+    else if (vgpu_is_device_address(to)) vgpu_known_write(address_of(to), NULL, bytes);
     return cudaSuccess;
 }
 
@@ -72,8 +72,7 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
 {
     (void)kind;
     vgpu_use_context();
-    vgpu_stream_node(stream);
-    copy_rows(to, to_pitch, from, from_pitch, width, height);
+    if (!vgpu_stream_node(stream) || vgpu_is_device_address(to)) copy_rows(to, to_pitch, from, from_pitch, width, height);
     return cudaSuccess;
 }
 
@@ -104,8 +103,9 @@ cudaError_t cudaMemset(void *to, int value, size_t bytes)
 
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
 {
-    vgpu_stream_node(stream);
-    return cudaMemset(to, value, bytes);
+    if (!vgpu_stream_node(stream)) return cudaMemset(to, value, bytes);
+    vgpu_known_write(address_of(to), NULL, bytes);
+    return cudaSuccess;
 }
 
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void *from, size_t bytes)

@@ -113,7 +113,8 @@ LOCAL bool vgpu_host_unregister(void *pointer);
 
 /* ---- streams.c ---------------------------------------------------------------------------------------------------- */
 
-LOCAL void vgpu_stream_node(const void *stream); /* a piece of work was put on a stream: a node, if it is captured */
+/* A piece of work was put on a stream. True: the stream is being captured, so it is a node of a graph and not done now. */
+LOCAL bool vgpu_stream_node(const void *stream);
 LOCAL void vgpu_device_work(const void *stream); /* work that may write anywhere: a launch or a library call */
 
 #endif
