@@ -17,6 +17,9 @@ from dataclasses import dataclass, field
 from oombisect.errors import OombisectError
 from oombisect.recipes.scan import RecipeFunction, RecipeTable
 
+RESOLVER_VERSION = 1
+"""Part of a measurement's signature: to be raised when a name may lead to another function than before."""
+
 # The part a recipe plays -> the words its functions have used for it, preferred first.
 MODES = {
     "pretrain": ("pretrain",),

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
 from oombisect.axes.commits import CommitRange
-from oombisect.errors import OombisectError
 from oombisect.probing.workload import RecipeCall, Sources
 from oombisect.recipes.resolve import UnknownRecipe, resolve
 from oombisect.recipes.scan import RecipeScanner
-from oombisect.repo.bridge import BridgeRepository, Materialised
+from oombisect.repo.bridge import BridgeRepository
 from oombisect.repo.revert import RevertConflict
 from oombisect.repo.slots import Slot
+from oombisect.repo.submodule import MissingCommit
 from oombisect.repo.trees import RelevantTrees
 from oombisect.session.bisection import CannotRevert
-from oombisect.session.measuring import CannotLayOut, Target
+from oombisect.session.measuring import CannotProbe, Target
 
 
 @dataclass
@@ -32,30 +32,28 @@ class CommitTargets:
 
     def of(self, sha: str, subject: str, trees: RelevantTrees, *, date: str = "", key: str = "") -> Target:
         """The target of a commit, the user's or ours (a reverted tip, known by `key`); `date` is ISO 8601."""
-        call, obstacle = self._call(sha)
         return Target(
             key=key or sha,
             subject=subject,
             trees={"bridge": trees.bridge, "megatron-lm": trees.megatron},
             submodule=trees.gitlink,
             committed=datetime.fromisoformat(date) if date else None,
-            lay_out=lambda: self._lay_out(lambda: self.repository.materialise(sha, self.slot)),
-            call=call,
-            obstacle=obstacle,
+            call=lambda: self._call(sha),
+            lay_out=lambda: self._lay_out(sha),
         )
 
-    def _call(self, sha: str) -> tuple[RecipeCall | None, str]:
+    def _call(self, sha: str) -> RecipeCall:
         try:
             found = resolve(self.recipe, self.scanner.table(sha))
         except UnknownRecipe as error:
-            return None, f"{error.cause}. {error.way_out}"
-        return RecipeCall(self.recipe, found.module, found.function, found.kwargs), ""
+            raise CannotProbe(f"{error.cause}. {error.way_out}") from error
+        return RecipeCall(self.recipe, found.module, found.function, found.kwargs)
 
-    def _lay_out(self, materialise: Callable[[], Materialised]) -> Sources:
+    def _lay_out(self, sha: str) -> Sources:
         try:
-            laid = materialise()
-        except OombisectError as error:
-            raise CannotLayOut(error.cause) from error
+            laid = self.repository.materialise(sha, self.slot)
+        except MissingCommit as error:
+            raise CannotProbe(error.cause) from error
         return Sources(laid.source_paths, {name: Path(root) for name, root in laid.roots.items()})
 
 

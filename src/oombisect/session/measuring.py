@@ -18,6 +18,7 @@ from oombisect.probing.collect import ProbeRun
 from oombisect.probing.prober import Prober
 from oombisect.probing.workload import RecipeCall, Sources, Variation
 from oombisect.readings import Outcome, Reading
+from oombisect.recipes.resolve import RESOLVER_VERSION
 from oombisect.resources import probes_dir
 
 if TYPE_CHECKING:
@@ -27,24 +28,23 @@ PLAIN = Variation()
 _INFRA_TRIES = 2
 
 
-class CannotLayOut(Exception):
-    """The point cannot be put on disk (a submodule commit that is nowhere, a revert that conflicts): no probe."""
+class CannotProbe(Exception):
+    """There is nothing to run: no such recipe at the point, or a submodule commit that is nowhere. It is unresolved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """Something a probe can run at: a commit, or the bad tip with a change reverted.
 
-    `trees` identify the code a probe sees. `call` is the recipe function there, or `obstacle` says why there is none;
-    `submodule` is the Megatron-LM commit it pins.
+    `trees` identify the code a probe sees. `call` finds the recipe function, `lay_out` puts the point on disk; both
+    raise `CannotProbe` where that cannot be done. `submodule` is the Megatron-LM commit it pins.
     """
 
     key: str
     subject: str
     trees: Mapping[str, Any]
+    call: Callable[[], RecipeCall]
     lay_out: Callable[[], Sources]
-    call: RecipeCall | None = None
-    obstacle: str = ""
     submodule: str = ""
     committed: datetime | None = None
     repo: str = "bridge"
@@ -141,7 +141,6 @@ class Measurer:
         return signature(
             {
                 "trees": dict(target.trees),
-                "call": target.call.to_json() | {"requested": None} if target.call else target.obstacle,
                 "variation": variation.to_json(),
                 "ranks": list(ranks) if ranks else None,
                 **self._common,
@@ -150,10 +149,9 @@ class Measurer:
 
     @cached_property
     def _common(self) -> dict[str, Any]:
-        workload = self.prober.workload.to_json()
-        del workload["recipe"]
         return {
-            "workload": workload,
+            "workload": self.prober.workload.to_json(),
+            "resolver": RESOLVER_VERSION,
             "device": dict(self.prober.device.identity),
             "interpreter": self.prober.interpreter.fingerprint,
             "probe": probe_version(),
@@ -185,7 +183,7 @@ class Measurer:
                 device=prober.device.name,
                 simulated=prober.device.simulated,
                 settings=prober.workload.to_json() | {"alloc_conf": variation.alloc_conf},
-                job={"call": target.call.to_json() if target.call else None, "ranks": list(ranks or ())},
+                job={"trees": dict(target.trees), "ranks": list(ranks or ())},
                 probe_version=probe_version(),
                 request=purpose,
                 capacity_bytes=variation.limit_bytes,
@@ -201,14 +199,12 @@ class Measurer:
     def _run(self, target: Target, variation: Variation, probe: int, ranks: tuple[int, ...] | None) -> ProbeRun:
         device = self.prober.device
         unresolved = Reading(Outcome.UNRESOLVED, device=device.name, simulated=device.simulated)
-        if target.call is None:
-            return ProbeRun(replace(unresolved, reason=target.obstacle))
         try:
-            sources = target.lay_out()
-        except CannotLayOut as error:
+            call, sources = target.call(), target.lay_out()
+        except CannotProbe as error:
             return ProbeRun(replace(unresolved, reason=str(error)))
         out = self.store.artifacts_dir(self.session, probe)
-        return self.prober.run(target.call, sources, out, variation, ranks)
+        return self.prober.run(call, sources, out, variation, ranks)
 
 
 @cache

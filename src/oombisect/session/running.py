@@ -13,7 +13,7 @@ from oombisect.recipes.scan import RecipeScanner
 from oombisect.search.options import Options
 from oombisect.session.bisection import Bisection
 from oombisect.session.commit_line import CommitLine, CommitTargets
-from oombisect.session.measuring import Measurer, Watcher
+from oombisect.session.measuring import CannotProbe, Measurer, Watcher
 from oombisect.session.opening import Workshop, open_workshop
 from oombisect.session.reproduce import reproduce_commands
 from oombisect.session.request import BisectRequest
@@ -89,12 +89,15 @@ def _options(request: BisectRequest, simulated: bool) -> Options:
 
 def _require_recipe(line: CommitLine, recipe: str) -> None:
     """Fail before any probe where the recipe's name means nothing at one of the ends."""
-    good, bad = line.targets[0], line.targets[-1]
-    if good.call and bad.call:
-        return
-    which = "neither end of the range" if not (good.call or bad.call) else "only one end of the range"
-    obstacle = good.obstacle or bad.obstacle
-    raise OombisectError(f"Recipe {recipe!r} exists at {which}. {obstacle}", "Name a recipe that both ends have.")
+    missing = []
+    for end in (line.targets[0], line.targets[-1]):
+        try:
+            end.call()
+        except CannotProbe as error:
+            missing.append(str(error))
+    if missing:
+        which = "neither end of the range" if len(missing) == 2 else "only one end of the range"
+        raise OombisectError(f"Recipe {recipe!r} exists at {which}. {missing[0]}", "Name a recipe that both ends have.")
 
 
 def _create(
