@@ -1,4 +1,4 @@
-"""A stand-in for DeepEP, the expert dispatcher of several Bridge recipes, for machines without it (simulated probes only).
+"""A stand-in for DeepEP, the expert dispatcher of several Bridge recipes, where it is missing (simulated probes only).
 
 Megatron's own functions run over it. Its buffer allocates what the C++ one gives back as tensors, for uniformly random
 routing: a token travels once to each rank that holds one of its experts, so the tokens a rank receives are fewer than
