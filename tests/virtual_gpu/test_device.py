@@ -27,8 +27,8 @@ DRIVER = f"""
     assert cuda.cuDeviceGetName(name, 256, 0) == 0
     report(total=total.value, name=name.value.decode(), context=figure("context"), used=figure("used"),
            attributes=[attribute(n) for n in {
-               [SM_COUNT, MAJOR, MINOR, L2, BUS, CLOCK, MEMORY_CLOCK, SHARED_PER_SM, SHARED_OPTIN, THREADS_PER_SM,
-                BLOCKS_PER_SM]}])
+    [SM_COUNT, MAJOR, MINOR, L2, BUS, CLOCK, MEMORY_CLOCK, SHARED_PER_SM, SHARED_OPTIN, THREADS_PER_SM, BLOCKS_PER_SM]
+}])
 """
 
 
@@ -119,7 +119,10 @@ def test_nvml_agrees_with_cuda_on_every_device(run: Run) -> None:
     used = h100.context_bytes + (3 << 30)
     assert seen["taken"] == used
     assert after["v2"] == [h100.nvml_total_bytes, driver, used, h100.total_bytes - used]
-    assert after["v1"] == [h100.nvml_total_bytes, used + driver, h100.total_bytes - used] and seen["torch_used"] == used + driver
+    assert (
+        after["v1"] == [h100.nvml_total_bytes, used + driver, h100.total_bytes - used]
+        and seen["torch_used"] == used + driver
+    )
     assert after["processes"] == [[seen["pid"], used]]
     assert first["processes"] == [] and first["v2"][2] == 0  # the other devices are idle
     assert not any(seen["cluster"])  # one server
