@@ -137,7 +137,7 @@ def test_noise_is_learned_from_the_ends():
 
 
 def test_noise_does_not_look_like_a_turn():
-    history = World(200, {i: Change(allocated=40 * MIB) for i in range(1, 200)}, noise=5 * MIB)
+    history = World(200, {i: Change(allocated=4 * MIB) for i in range(1, 200)}, noise=5 * MIB)
     _, found = history.search(Options(noise_bytes=10 * MIB, grid=150))
     assert found.kind == "creep" and not found.non_monotone
 
@@ -469,6 +469,14 @@ def test_a_crossing_that_cannot_be_read_matters_if_it_may_be_large(card, kind):
     _, found = history.search()
     assert (found.kind, found.crossing, found.crossing_range) == (kind, None, (55, 65))
     assert [step.index for step in found.steps if step.named] == [20]
+
+
+def test_a_crossing_that_was_taken_back_is_not_searched_for_a_size_it_cannot_tell():
+    changes = {10: Change(allocated=60 * GIB), 90: Change(allocated=60 * GIB)}
+    history = World(120, changes, reverted={10: 50}, card=80 * GIB, death=5 * GIB)
+    state, found = history.search(Options(grid=5))
+    assert (found.kind, found.crossing) == ("culprit", 90)
+    assert probes(state) <= 2 + 5 + 5
 
 
 def test_two_points_that_ran_out_are_unknown_and_not_equal():
