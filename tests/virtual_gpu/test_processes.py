@@ -18,9 +18,8 @@ pytestmark = pytest.mark.virtual_gpu
     ("call", "name"),
     [
         ("cuda.cudaMallocManaged(ctypes.byref(ctypes.c_void_p()), 4096, 1)", "cudaMallocManaged"),
-        ("ctypes.CDLL('libcusolver.so.12' if found('libcusolver.so.12') else 'libcusolver.so.11').cusolverSpCreate(None)",
-         "cusolverSpCreate"),
-        ("ctypes.CDLL('libnvidia-ml.so.1').nvmlDeviceSetPowerManagementLimit(None, 1)", "nvmlDeviceSetPowerManagementLimit"),
+        ("first('libcusolver.so.12', 'libcusolver.so.11').cusolverSpCreate(None)", "cusolverSpCreate"),
+        ("ctypes.CDLL('libnvidia-ml.so.1').nvmlDeviceSetFanSpeed_v2(None, 0, 1)", "nvmlDeviceSetFanSpeed_v2"),
         ("ctypes.CDLL('libcuda.so.1').cuMemAdvise_v2(0, 0, 0, 0)", "cuMemAdvise_v2"),
         ("cuda.cuDeviceGetAttribute(ctypes.byref(ctypes.c_int()), 9999, 0)", "cuDeviceGetAttribute(attribute 9999)"),
         ("cuda.cudaDeviceGetAttribute(ctypes.byref(ctypes.c_int()), 92, 0)", "cudaDeviceGetAttribute(attribute 92)"),
@@ -30,11 +29,12 @@ pytestmark = pytest.mark.virtual_gpu
 def test_what_nobody_stubbed_ends_the_process_by_name(run: Run, tmp_path: Path, call: str, name: str) -> None:
     child = run(
         f"""
-        def found(library):
-            try:
-                return bool(ctypes.CDLL(library))
-            except OSError:
-                return False
+        def first(*names):
+            for name in names:
+                try:
+                    return ctypes.CDLL(name)
+                except OSError:
+                    continue
         def entry(wanted):
             pointer = ctypes.c_void_p()
             code = cuda.cuGetProcAddress_v2(wanted.encode(), ctypes.byref(pointer), 12080, ctypes.c_uint64(0), None)
@@ -60,12 +60,12 @@ def test_driver_functions_by_name(run: Run) -> None:
     """A name no driver of this version has is "not found"; a name with several ABIs leads to the one asked for."""
     seen = run("""
         def ask(name, version):
-            pointer, result = ctypes.c_void_p(), ctypes.c_int(-1)
-            code = cuda.cuGetProcAddress_v2(name, ctypes.byref(pointer), version, ctypes.c_uint64(0), ctypes.byref(result))
+            pointer, result, flags = ctypes.c_void_p(), ctypes.c_int(-1), ctypes.c_uint64(0)
+            code = cuda.cuGetProcAddress_v2(name, ctypes.byref(pointer), version, flags, ctypes.byref(result))
             return [code, result.value, pointer.value]
         at = lambda name: ctypes.cast(getattr(cuda, name), ctypes.c_void_p).value
-        report(unknown=ask(b"cuInventedLater", 13000), old=ask(b"cuMemCreate", 9000), malloc=ask(b"cuMemAlloc", 12000)[2],
-               malloc_is=at("cuMemAlloc_v2"), create=ask(b"cuMemCreate", 12000)[2], create_is=at("cuMemCreate"),
+        report(unknown=ask(b"cuInventedLater", 13000), old=ask(b"cuMemCreate", 9000),
+               malloc=ask(b"cuMemAlloc", 12000)[2], malloc_is=at("cuMemAlloc_v2"), create=ask(b"cuMemCreate", 12000)[2], create_is=at("cuMemCreate"),
                capture=[ask(b"cuStreamGetCaptureInfo", v)[2] for v in (10010, 11030, 12030)],
                capture_is=[at(n) for n in ("cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v2")])
     """).report
@@ -114,7 +114,8 @@ def test_children_of_a_parent_that_only_imported_torch(run: Run) -> None:
                 x = torch.empty(size << 30, dtype=torch.uint8, device="cuda")
                 y = torch.randn(64, 64, device="cuda", requires_grad=True)
                 (y @ y).sum().backward()
-                os.write(write, json.dumps([figure("used") - figure("context"), torch.cuda.memory_allocated()]).encode())
+                seen = [figure("used") - figure("context"), torch.cuda.memory_allocated()]
+                os.write(write, json.dumps(seen).encode())
                 os._exit(0)
             assert os.wait()[1] == 0
             results.append(json.loads(os.read(read, 1000)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -167,7 +168,8 @@ def write_atomically(path: Path, text: str) -> None:
         temporary.write_text(text)
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise OombisectError(
             f"{path.parent} cannot be written ({error.strerror or error})",
             "Free some space or choose another cache folder.",
