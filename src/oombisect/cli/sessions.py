@@ -19,11 +19,14 @@ def sessions(
 
     from oombisect.cli.sessions_of import clock, print_json
     from oombisect.history.location import default_database
+    from oombisect.history.records import StoredSession
     from oombisect.history.store import open_store
     from oombisect.reports.sessions import render_sessions, session_json
 
-    with open_store(database or default_database(), clock=clock, readonly=True) as store:
-        found = store.sessions(number)
+    found: list[StoredSession] = []
+    if database or default_database().exists():
+        with open_store(database or default_database(), clock=clock, readonly=True) as store:
+            found = store.sessions(number)
     if json:
         print_json({"schema": 1, "sessions": [session_json(session) for session in found]})
     else:

@@ -9,6 +9,8 @@ from typing import Any
 from oombisect.errors import OombisectError
 from oombisect.probing.workload import MIN_ITERATIONS, Workload
 
+FINDS = ("regression", "improvement")
+
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:
@@ -84,6 +86,13 @@ class BisectRequest:
     min_step_bytes: int | None = None
     exhaustive: bool = False
     grid: int = 0
+
+    def __post_init__(self) -> None:
+        if self.find not in FINDS:
+            raise OombisectError(f"--find {self.find!r} is not known", f"Use {' or '.join(FINDS)}.")
+        for name, value in (("--budget", self.budget), ("--grid", self.grid)):
+            if value is not None and value < 0:
+                raise OombisectError(f"{name} {value} is no number of probes", "Use 0 or more.")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
