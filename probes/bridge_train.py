@@ -135,7 +135,9 @@ class _Probe:
 
         self.phase = "recipe"
         config = configuration.build(job.recipe, self.notes)
-        result["seconds"]["import"] = round(time.monotonic() - _STARTED, 2)
+        result["seconds"].update(
+            {"import": round(time.monotonic() - _STARTED, 2), "import_cpu": round(time.process_time(), 2)}
+        )
         self.phase = "config"
         if job.config_file:
             frozen = json.loads(Path(job.config_file).read_text())

@@ -2,7 +2,8 @@
 
 Between two points of a bisection a file can change while size and time stamp stay (a checkout within one second), and
 stale bytecode has corrupted bisections elsewhere. So for the projects' own files nothing is read from or written to
-`__pycache__`; their code is kept in a folder of its own under a hash of path and content.
+`__pycache__`; their code is kept in a folder of its own under a hash of path and content. Installed packages are
+cached by Python itself; where the environment forbids it to (PYTHONDONTWRITEBYTECODE), in the same folder.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ FOLDER_VARIABLE = "OOMBISECT_BYTECODE_CACHE"
 
 def install(roots: Iterable[str]) -> None:
     """Load modules under `roots` by content; without a cache folder they are compiled each time."""
-    prefixes = tuple(os.path.join(os.path.realpath(root), "") for root in roots)
+    spellings = {spelling for root in roots for spelling in (os.path.abspath(root), os.path.realpath(root))}
+    prefixes = tuple(os.path.join(spelling, "") for spelling in spellings)
     folder = os.environ.get(FOLDER_VARIABLE)
     cache = Path(folder) if folder else None
+    if cache is not None and sys.dont_write_bytecode:
+        sys.pycache_prefix, sys.dont_write_bytecode = str(cache / "installed"), False
 
     class Loader(SourceFileLoader):
         def get_code(self, fullname: str) -> CodeType:
@@ -36,7 +40,7 @@ def install(roots: Iterable[str]) -> None:
     standard = FileFinder.path_hook(*details)
 
     def hook(path: str) -> FileFinder:
-        if not os.path.join(os.path.realpath(path), "").startswith(prefixes):
+        if not os.path.join(path, "").startswith(prefixes):
             raise ImportError("not a project folder")
         return standard(path)
 

@@ -8,7 +8,6 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -83,15 +82,18 @@ def read_at_import(names: Iterable[str]) -> bool:
 
 def imported(roots: Mapping[str, str]) -> list[str]:
     """The files of each root that this process has imported, as `name:relative/path`, sorted. The deepest root wins."""
-    bases = sorted(((Path(root).resolve(), name) for name, root in roots.items()), key=lambda item: -len(item[0].parts))
+    bases = []
+    for name, root in roots.items():
+        for spelling in {os.path.abspath(root), os.path.realpath(root)}:
+            bases.append((os.path.join(spelling, ""), name))
+    bases.sort(key=lambda base: -len(base[0]))
     found = set()
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if not file:
+        if not isinstance(file, str):
             continue
-        path = Path(file).resolve()
         for base, name in bases:
-            if path.is_relative_to(base):
-                found.add(f"{name}:{path.relative_to(base).as_posix()}")
+            if file.startswith(base):
+                found.add(f"{name}:{file[len(base) :].replace(os.sep, '/')}")
                 break
     return sorted(found)
