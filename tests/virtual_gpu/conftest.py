@@ -61,9 +61,10 @@ def python() -> Path:
 
 
 @pytest.fixture(scope="session")
-def virtual_gpu(python: Path, pytestconfig: pytest.Config) -> VirtualGpu:
+def virtual_gpu(python: Path, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> VirtualGpu:
     """Built once and kept between test runs: the cache's key changes with the sources."""
-    cache = Path(pytestconfig.cache.mkdir("virtual-gpu")) if pytestconfig.cache else Path(".pytest_cache")
+    kept = getattr(pytestconfig, "cache", None)
+    cache = Path(kept.mkdir("virtual-gpu")) if kept else tmp_path_factory.mktemp("virtual-gpu")
     try:
         inspect_target(python, cache)
         find_compiler()

@@ -89,7 +89,7 @@ def test_a_failed_self_test_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_
         with pytest.raises(OombisectError, match="failed its self-test: a product") as caught:
             prepare(Path("python"), tmp_path)
         assert "--gpu cuda" in caught.value.way_out
-    assert os.listdir(tmp_path / "virtual-gpu") == []
+    assert not list((tmp_path / "virtual-gpu").iterdir())
 
 
 def test_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

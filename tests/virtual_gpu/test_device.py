@@ -99,8 +99,9 @@ NVML = """
     fabric = n.c_nvmlGpuFabricInfoV_t()
     n.nvmlDeviceGetGpuFabricInfoV(n.nvmlDeviceGetHandleByIndex(0), ctypes.byref(fabric))
     report(missing=False, pid=os.getpid(), count=count, before=before, after=look(count - 1), first=look(0),
-           by_uuid=by_uuid, by_bus=by_bus, beyond=beyond, taken=total - free, torch_used=torch.cuda.device_memory_used(),
-           torch_uuid="GPU-" + str(torch.cuda.get_device_properties(count - 1).uuid), cluster=list(fabric.clusterUuid))
+           by_uuid=by_uuid, by_bus=by_bus, beyond=beyond, taken=total - free,
+           torch_used=torch.cuda.device_memory_used(), cluster=list(fabric.clusterUuid),
+           torch_uuid="GPU-" + str(torch.cuda.get_device_properties(count - 1).uuid))
 """
 
 

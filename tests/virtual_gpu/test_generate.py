@@ -150,12 +150,22 @@ def test_driver_names_lead_to_the_abi_of_their_version() -> None:
         CUresult CUDAAPI cuStreamGetCaptureInfo(CUstream s);
         CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream s);
         CUresult CUDAAPI cuInit(unsigned int Flags);
+        #define cuGraphInstantiate                  cuGraphInstantiateWithFlags
+        CUresult CUDAAPI cuGraphInstantiate(CUgraphExec *e, CUgraph g, unsigned long long flags);
+        CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *e, CUgraph g, CUgraphNode *n, char *b, size_t s);
+        #define cuStreamWaitValue32                 cuStreamWaitValue32
+        CUresult CUDAAPI cuStreamWaitValue32(CUstream s);
+        CUresult CUDAAPI cuStreamWaitValue32_v2(CUstream s);
     """
     typedefs_h = """
         typedef CUresult (CUDAAPI *PFN_cuMemAlloc_v3020)(CUdeviceptr_v2 *dptr, size_t bytesize);
         typedef CUresult (CUDAAPI *PFN_cuInit_v2000)(unsigned int Flags);
         typedef CUresult (CUDAAPI *PFN_cuStreamGetCaptureInfo_v11030)(CUstream s);
         typedef CUresult (CUDAAPI *PFN_cuStreamGetCaptureInfo_v12030)(CUstream s);
+        typedef CUresult (CUDAAPI *PFN_cuGraphInstantiate_v11000)(CUgraphExec *e);
+        typedef CUresult (CUDAAPI *PFN_cuGraphInstantiate_v12000)(CUgraphExec *e);
+        typedef CUresult (CUDAAPI *PFN_cuStreamWaitValue32_v8000)(CUstream s);
+        typedef CUresult (CUDAAPI *PFN_cuStreamWaitValue32_v11070)(CUstream s);
     """
     rows = [(row.name, row.since, row.symbol) for row in driver_names(cuda_h, typedefs_h)]
     assert ("cuMemAlloc", 3020, "cuMemAlloc_v2") in rows and ("cuInit", 2000, "cuInit") in rows
@@ -164,3 +174,7 @@ def test_driver_names_lead_to_the_abi_of_their_version() -> None:
         ("cuStreamGetCaptureInfo", 12030, "cuStreamGetCaptureInfo_v3"),
         ("cuStreamGetCaptureInfo", 11030, "cuStreamGetCaptureInfo_v2"),
     ]
+    assert ("cuGraphInstantiate", 12000, "cuGraphInstantiateWithFlags") in rows
+    assert ("cuGraphInstantiate", 11000, "cuGraphInstantiate_v2") in rows
+    assert ("cuStreamWaitValue32", 11070, "cuStreamWaitValue32_v2") in rows
+    assert ("cuStreamWaitValue32", 8000, "cuStreamWaitValue32") in rows

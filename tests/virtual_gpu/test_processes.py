@@ -65,7 +65,8 @@ def test_driver_functions_by_name(run: Run) -> None:
             return [code, result.value, pointer.value]
         at = lambda name: ctypes.cast(getattr(cuda, name), ctypes.c_void_p).value
         report(unknown=ask(b"cuInventedLater", 13000), old=ask(b"cuMemCreate", 9000),
-               malloc=ask(b"cuMemAlloc", 12000)[2], malloc_is=at("cuMemAlloc_v2"), create=ask(b"cuMemCreate", 12000)[2], create_is=at("cuMemCreate"),
+               malloc=ask(b"cuMemAlloc", 12000)[2], malloc_is=at("cuMemAlloc_v2"),
+               create=ask(b"cuMemCreate", 12000)[2], create_is=at("cuMemCreate"),
                capture=[ask(b"cuStreamGetCaptureInfo", v)[2] for v in (10010, 11030, 12030)],
                capture_is=[at(n) for n in ("cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v2")])
     """).report

@@ -133,24 +133,27 @@ def declared_driver_functions(cuda_h: str) -> frozenset[str]:
 def driver_names(cuda_h: str, typedefs_h: str) -> list[DriverName]:
     """Which symbol answers a name at which CUDA version.
 
-    cuda.h renames a name to its newest ABI; cudaTypedefs.h lists the CUDA version of each ABI. So the newest version
-    belongs to the renamed symbol, the one before it to the suffix before that, and so on.
+    cudaTypedefs.h lists the CUDA version of each ABI of a name, cuda.h declares the symbols: the newest version belongs
+    to the symbol of another name that cuda.h renames to, if there is one, else to the highest suffix; the version
+    before it to the suffix before that, and so on.
     """
-    newest = {name: suffix for name, base, suffix in _RENAMED.findall(cuda_h) if base == name}
+    renamed = {name: base for name, base, _ in _RENAMED.findall(cuda_h)}
     versions: dict[str, set[int]] = {}
-    for name, version in _TYPED.findall(typedefs_h):
-        versions.setdefault(name, set()).add(int(version))
+    for name, since_text in _TYPED.findall(typedefs_h):
+        versions.setdefault(name, set()).add(int(since_text))
     declared = declared_driver_functions(cuda_h)
+    suffixes: dict[str, set[int]] = {}
+    for symbol in declared:
+        base, _, version = symbol.partition("_v")
+        suffixes.setdefault(base, set()).add(int(version) if version.isdigit() else 1)
     rows = []
-    for name in sorted({re.sub(r"_v\d+$", "", symbol) for symbol in declared} | set(versions)):
-        suffix = int((newest.get(name) or "_v1")[2:])
-        for since in sorted(versions.get(name, {0}), reverse=True):
-            symbol = name if suffix <= 1 else f"{name}_v{suffix}"
+    for name in sorted(set(suffixes) | set(versions)):
+        symbols = [renamed[name]] if renamed.get(name, name) != name else []
+        for suffix in range(max(suffixes.get(name, {0})), 0, -1):
+            symbols.append(name if suffix == 1 else f"{name}_v{suffix}")
+        for since, symbol in zip(sorted(versions.get(name, {0}), reverse=True), symbols):
             if symbol in declared:
                 rows.append(DriverName(name, since, symbol))
-            suffix -= 1
-            if suffix < 1:
-                break
     rows += [DriverName(symbol, 0, symbol) for symbol in sorted(declared) if re.search(r"_v\d+$", symbol)]
     return rows
 
