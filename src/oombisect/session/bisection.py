@@ -185,14 +185,18 @@ def _progress(state: State) -> str:
 
 
 def metrics_of(reading: Reading) -> Metrics:
-    """A reading as the search sees it: the worst rank of each figure, and the peak allocated of each phase."""
+    """A reading as the search sees it: the worst rank of each figure, and the peak allocated of each phase.
+
+    A rank that ran out of memory would have taken at least what it asked for in vain.
+    """
     phases: dict[str, int] = {}
     for rank in reading.ranks:
         for name, phase in rank.phases.items():
             phases[name] = max(phases.get(name, 0), phase.allocated_peak)
+    wanted = {rank.rank: (rank.oom.requested or 0) if rank.oom else 0 for rank in reading.ranks}
     return Metrics(
-        allocated=reading.peak_allocated,
-        reserved=reading.peak_reserved,
+        allocated=max((rank.peak_allocated + wanted[rank.rank] for rank in reading.ranks), default=0),
+        reserved=max((rank.peak_reserved + wanted[rank.rank] for rank in reading.ranks), default=0),
         external=reading.external,
         allocations=max((rank.allocations for rank in reading.ranks), default=0),
         phases=tuple(phases.items()),
