@@ -53,6 +53,9 @@ class _Symbol(int):
             return self.owner == other.owner and self.name == other.name
         return int(self) == other
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
     def __hash__(self) -> int:
         return hash((self.owner, self.name))
 

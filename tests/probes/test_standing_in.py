@@ -1,0 +1,114 @@
+"""Declared routing, shipped model configurations, symbols of the stand-in, the files a run imported."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from probe_support import deep_ep_stand_in, environment, hf_configs, moe, te_stand_in  # noqa: E402
+
+MODEL_CONFIGS = Path(__file__).resolve().parents[2] / "probes" / "model_configs"
+
+
+@given(st.integers(0, 10**7), st.integers(1, 512))
+def test_shares_are_equal_and_lose_nothing(total: int, parts: int) -> None:
+    shares = moe.share(total, parts)
+    assert shares.sum() == total and shares.max() - shares.min() <= 1
+
+
+def test_tokens_received_lie_between_none_shared_and_all_shared() -> None:
+    # 128 experts on 4 ranks, 8 per token: a token misses a given rank with probability C(96,8)/C(128,8) = 0.0917.
+    assert deep_ep_stand_in.received(1000, 4, 128, 8) == pytest.approx(4000 * (1 - 0.0917), rel=0.001)
+    assert deep_ep_stand_in.received(1000, 1, 128, 8) == 1000
+    assert deep_ep_stand_in.received(1000, 128, 128, 1) == 1000
+
+
+def test_symbols_are_equal_to_themselves_only() -> None:
+    mask, bias = te_stand_in._symbols("NVTE_Mask_Type"), te_stand_in._symbols("NVTE_Bias_Type")
+    assert mask.NVTE_NO_MASK == mask.NVTE_NO_MASK and mask.NVTE_NO_MASK != mask.NVTE_CAUSAL_MASK
+    assert mask.NVTE_NO_MASK != bias.NVTE_NO_BIAS and {mask.NVTE_NO_MASK: 1}[mask.NVTE_NO_MASK] == 1
+    forward = te_stand_in._symbols("FP8FwdTensors")
+    assert [int(forward.GEMM1_INPUT), int(forward.GEMM1_WEIGHT), int(forward.GEMM2_INPUT)] == [0, 1, 3]
+    with pytest.raises(te_stand_in.MissingStandIn, match="CommOverlap"):
+        te_stand_in._symbols("CommOverlap")(1)
+
+
+def test_a_function_without_a_stand_in_refuses_by_name() -> None:
+    module = te_stand_in._StandIn("transformer_engine_torch")
+    with pytest.raises(te_stand_in.MissingStandIn, match=r"transformer_engine_torch\.newton_schulz"):
+        module.newton_schulz(1)
+
+
+@pytest.mark.parametrize("path", sorted(MODEL_CONFIGS.glob("*.json")), ids=lambda path: path.stem)
+def test_shipped_configurations_hold_what_shapes_a_model(path: Path) -> None:
+    config = json.loads(path.read_text())
+    assert "--" in path.stem
+    assert config["hidden_size"] % config["num_attention_heads"] == 0 or "head_dim" in config
+    assert config["num_attention_heads"] % config["num_key_value_heads"] == 0
+    assert min(config[name] for name in ("num_hidden_layers", "intermediate_size", "vocab_size")) > 0
+    assert config["tie_word_embeddings"] in (True, False) and config["architectures"][0].endswith("ForCausalLM")
+
+
+def test_a_shipped_configuration_is_served_under_any_revision(tmp_path: Path) -> None:
+    notes: list[str] = []
+    served = hf_configs.ModelConfigs(str(MODEL_CONFIGS), tmp_path, notes)
+    revision = "ab" * 20
+    for asked, folder in ((revision, revision), ("main", "0" * 40), (revision, revision)):
+        path = served._place("Qwen/Qwen3-8B", asked)
+        assert path is not None and Path(path).parent.name == folder
+        assert json.loads(Path(path).read_text())["num_hidden_layers"] == 36
+    assert len(notes) == 2 and "shipped" in notes[0]
+    assert served._place("Qwen/Nobody", "main") is None
+
+
+def test_an_unknown_model_without_a_network_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*args: Any, **kwargs: Any) -> Any:
+        raise OSError("no network")
+
+    served = hf_configs.ModelConfigs(str(MODEL_CONFIGS), tmp_path, [])
+    monkeypatch.setattr(served, "_in_own_cache", lambda repo, revision: False)
+    wrapped = served._in_front_of(offline)
+    with pytest.raises(hf_configs.Unresolved, match=r"hf download a/b config\.json"):
+        wrapped("a/b", "config.json", revision="main")
+    with pytest.raises(OSError, match="no network"):
+        wrapped("a/b", "model.safetensors")
+
+
+def test_a_copy_in_the_users_cache_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = hf_configs.ModelConfigs(str(MODEL_CONFIGS), tmp_path, [])
+    monkeypatch.setattr(served, "_in_own_cache", lambda repo, revision: True)
+    assert served._in_front_of(lambda *args, **kwargs: "own")("Qwen/Qwen3-8B", "config.json") == "own"
+
+
+def test_imported_files_are_named_by_their_deepest_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = tmp_path / "bridge" / "3rdparty" / "Megatron-LM"
+    for number, file in enumerate(
+        (tmp_path / "bridge" / "src" / "a.py", inner / "megatron" / "b.py", tmp_path / "c.py")
+    ):
+        module = types.ModuleType(f"imported_{number}")
+        module.__file__ = str(file)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    found = environment.imported({"bridge": str(tmp_path / "bridge"), "megatron-lm": str(inner)})
+    assert found == ["bridge:src/a.py", "megatron-lm:megatron/b.py"]
+
+
+def test_a_recipes_variables_never_replace_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROBE_TEST_SET", "mine")
+    monkeypatch.delenv("PROBE_TEST_NEW", raising=False)
+    assert environment.apply_variables({"PROBE_TEST_SET": 1, "PROBE_TEST_NEW": 2}) == {"PROBE_TEST_NEW": "2"}
+    monkeypatch.delenv("PROBE_TEST_NEW")
+
+
+def test_only_variables_read_at_import_need_a_new_start() -> None:
+    late = ("NCCL_NVLS_ENABLE", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_DEVICE_MAX_CONNECTIONS", "TORCH_NCCL_HIGH_PRIORITY")
+    assert not environment.read_at_import(late)
+    assert environment.read_at_import((*late, "NVTE_FUSED_ATTN"))
