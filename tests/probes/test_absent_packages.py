@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+
 from probe_support import absent_packages
 from probe_support.absent_packages import ANSWERED_ALWAYS, ANSWERED_IF_MISSING, Finder
 from probe_support.outcome import Unresolved

@@ -1,4 +1,4 @@
-"""A file that changes without size or time stamp telling is loaded anew; the cache is used; damage to it is survived."""
+"""A file that changes without size or time stamp telling is loaded anew; the cache is used; its damage is survived."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from probe_support.job import Job, Recipe
 from probe_support.outcome import Unresolved
 

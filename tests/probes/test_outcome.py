@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from probe_support.outcome import Unresolved, is_out_of_memory, one_line, oom_numbers, oom_record
 
 GIB, MIB = 2**30, 2**20
