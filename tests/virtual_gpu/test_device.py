@@ -129,6 +129,30 @@ def test_nvml_agrees_with_cuda_on_every_device(run: Run) -> None:
     assert not any(seen["cluster"])  # one server
 
 
+def test_an_address_tells_its_device(run: Run) -> None:
+    seen = run(
+        """
+        import torch
+        blocks = [torch.empty(n << 20, dtype=torch.uint8, device=f"cuda:{i}") for i in (0, 1) for n in (1, 100)]
+        class Attributes(ctypes.Structure):
+            _fields_ = [("type", ctypes.c_int), ("device", ctypes.c_int), ("rest", ctypes.c_long * 10)]
+        def device(pointer):
+            found = Attributes()
+            assert cuda.cudaPointerGetAttributes(ctypes.byref(found), ctypes.c_void_p(pointer)) == 0
+            return [found.type, found.device]
+        used = []
+        for i in (0, 1):
+            torch.cuda.set_device(i)
+            used.append(figure("used") - figure("context"))
+        report(owners=[device(b.data_ptr() + 5) for b in blocks], used=used)
+        """,
+        devices=3,
+        extra={"CUDA_VISIBLE_DEVICES": "2,1"},
+    ).report
+    assert seen["owners"] == [[2, 0], [2, 0], [2, 1], [2, 1]]
+    assert seen["used"] == [102 * MIB, 102 * MIB]
+
+
 def test_visible_devices(run: Run) -> None:
     script = """
         import torch

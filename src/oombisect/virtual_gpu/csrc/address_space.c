@@ -4,7 +4,7 @@
  * The order follows what CUDA drivers were seen to do (segment addresses in published PyTorch snapshots): requests
  * under 32 MiB are packed upwards into chunks of 32 MiB and never cross from one into the next; larger ones begin at
  * a multiple of 32 MiB and go downwards, each below the last. Both first take the lowest range that was given back
- * and is large enough. */
+ * and is large enough. Each device has an equal share of the space, so an address tells whose it is. */
 #include "vgpu.h"
 
 #include <sys/mman.h>
@@ -28,7 +28,12 @@ typedef struct {
 
 static u64 space_start, space_end;
 static int fallback; /* the reservation is not at the usual place: addresses differ from other runs */
-static Arena small_arena, large_arena;
+static u64 share; /* bytes of address space of each device */
+
+typedef struct {
+    Arena small, large;
+} Space;
+static Space spaces[VGPU_MAX_DEVICES];
 
 static void insert_range(Arena *arena, size_t at, Range range)
 {
@@ -94,8 +99,12 @@ static void reserve(void)
         fallback = space_start != WANTED_BASE || i > 0;
     }
     if (!space_start) oombisect_vgpu_unstubbed("a reservation of address space (ulimit -v must be unlimited)");
-    small_arena.frontier = round_up(space_start, CHUNK) + CHUNK;
-    large_arena.frontier = (space_end & ~(CHUNK - 1)) - CHUNK;
+    share = (space_end - space_start) / (u64)vgpu_profile()->devices & ~(CHUNK - 1);
+    for (int device = 0; device < vgpu_profile()->devices; device++) {
+        u64 start = space_start + (u64)device * share;
+        spaces[device].small.frontier = round_up(start, CHUNK) + CHUNK;
+        spaces[device].large.frontier = ((start + share) & ~(CHUNK - 1)) - CHUNK;
+    }
 }
 
 int oombisect_vgpu_address_fallback(void) { return fallback; }
@@ -106,47 +115,57 @@ bool vgpu_is_device_address(const void *pointer)
     return space_start && address >= space_start && address < space_end;
 }
 
-static u64 take_small(u64 bytes)
+int vgpu_device_of_address(u64 address)
 {
+    int device = (int)((address - space_start) / share), last = vgpu_profile()->devices - 1;
+    return device < last ? device : last;
+}
+
+static u64 take_small(Space *space, u64 bytes)
+{
+    Arena *arena = &space->small;
     for (;;) {
-        for (size_t i = 0; i < small_arena.count; i++) {
-            u64 start = small_arena.ranges[i].start;
+        for (size_t i = 0; i < arena->count; i++) {
+            u64 start = arena->ranges[i].start;
             if (start / CHUNK != (start + bytes - 1) / CHUNK) start = round_up(start, CHUNK);
-            if (start + bytes > small_arena.ranges[i].end) continue;
-            cut(&small_arena, i, start, start + bytes);
+            if (start + bytes > arena->ranges[i].end) continue;
+            cut(arena, i, start, start + bytes);
             return start;
         }
-        if (small_arena.frontier + CHUNK > large_arena.frontier) return 0;
-        give_back(&small_arena, (Range){small_arena.frontier, small_arena.frontier + CHUNK});
-        small_arena.frontier += CHUNK;
+        if (arena->frontier + CHUNK > space->large.frontier) return 0;
+        give_back(arena, (Range){arena->frontier, arena->frontier + CHUNK});
+        arena->frontier += CHUNK;
     }
 }
 
-static u64 take_large(u64 bytes, u64 alignment)
+static u64 take_large(Space *space, u64 bytes, u64 alignment)
 {
-    for (size_t i = 0; i < large_arena.count; i++) {
-        u64 start = round_up(large_arena.ranges[i].start, alignment);
-        if (start + bytes > large_arena.ranges[i].end || start + bytes < start) continue;
-        cut(&large_arena, i, start, start + bytes);
+    Arena *arena = &space->large;
+    for (size_t i = 0; i < arena->count; i++) {
+        u64 start = round_up(arena->ranges[i].start, alignment);
+        if (start + bytes > arena->ranges[i].end || start + bytes < start) continue;
+        cut(arena, i, start, start + bytes);
         return start;
     }
-    if (bytes + alignment > large_arena.frontier - small_arena.frontier) return 0;
-    u64 start = (large_arena.frontier - bytes) & ~(alignment - 1), end = large_arena.frontier;
-    large_arena.frontier = start;
-    if (start + bytes < end) give_back(&large_arena, (Range){start + bytes, end});
+    u64 free_bytes = arena->frontier - space->small.frontier;
+    if (bytes > free_bytes || alignment > free_bytes - bytes) return 0;
+    u64 end = arena->frontier, start = (end - bytes) & ~(alignment - 1);
+    arena->frontier = start;
+    if (start + bytes < end) give_back(arena, (Range){start + bytes, end});
     return start;
 }
 
-u64 vgpu_address_take(u64 bytes, u64 alignment)
+u64 vgpu_address_take(int device, u64 bytes, u64 alignment)
 {
     if (!space_start) reserve();
     bytes = round_up(bytes, GRANULE);
-    if (bytes < CHUNK && alignment <= GRANULE) return take_small(bytes);
-    return take_large(bytes, alignment > CHUNK ? alignment : CHUNK);
+    if (bytes < CHUNK && alignment <= GRANULE) return take_small(&spaces[device], bytes);
+    return take_large(&spaces[device], bytes, alignment > CHUNK ? alignment : CHUNK);
 }
 
 void vgpu_address_give(u64 address, u64 bytes)
 {
-    Arena *arena = address < small_arena.frontier ? &small_arena : &large_arena;
+    Space *space = &spaces[vgpu_device_of_address(address)];
+    Arena *arena = address < space->small.frontier ? &space->small : &space->large;
     give_back(arena, (Range){address, address + round_up(bytes, GRANULE)});
 }

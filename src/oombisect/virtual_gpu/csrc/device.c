@@ -36,6 +36,14 @@ int vgpu_visible_count(void)
 int vgpu_physical(int ordinal) { return ordinal < vgpu_visible_count() ? visible[ordinal] : 0; }
 int vgpu_current_device(void) { return current_device; }
 
+int vgpu_ordinal(int physical)
+{
+    for (int ordinal = 0; ordinal < vgpu_visible_count(); ordinal++)
+        if (visible[ordinal] == physical) return ordinal;
+    return -1;
+}
+
+
 void vgpu_uuid(int physical, unsigned char out[16])
 {
     memset(out, 0, 16);

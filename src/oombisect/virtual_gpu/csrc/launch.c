@@ -216,7 +216,7 @@ cudaError_t cudaGetSymbolAddress(void **address, const void *symbol)
     vgpu_use_context();
     vgpu_lock();
     VgpuEntry *entry = vgpu_table_find(&symbols, (u64)(uintptr_t)symbol);
-    u64 place = entry ? entry->value : vgpu_address_take(GRANULE, GRANULE);
+    u64 place = entry ? entry->value : vgpu_address_take(vgpu_physical(vgpu_current_device()), GRANULE, GRANULE);
     if (!entry && place) vgpu_table_put(&symbols, (u64)(uintptr_t)symbol, place, 0);
     vgpu_unlock();
     *address = (void *)(uintptr_t)place;

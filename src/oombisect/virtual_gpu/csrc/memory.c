@@ -18,7 +18,7 @@ static bool allocate(u64 bytes, u64 *address)
     int device = current_physical();
     vgpu_lock();
     bool taken = vgpu_take(device, bytes);
-    *address = taken ? vgpu_address_take(bytes, GRANULE) : 0;
+    *address = taken ? vgpu_address_take(device, bytes, GRANULE) : 0;
     if (taken && !*address) vgpu_give(device, bytes);
     if (*address) vgpu_table_put(&allocations, *address, bytes, (u64)device);
     vgpu_unlock();
@@ -118,7 +118,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t alignmen
     (void)wanted, (void)flags; /* the wanted address is a hint only */
     if (!bytes || bytes % GRANULE) return CUDA_ERROR_INVALID_VALUE;
     vgpu_lock();
-    u64 address = vgpu_address_take(bytes, alignment);
+    u64 address = vgpu_address_take(current_physical(), bytes, alignment);
     if (address) vgpu_table_put(&reservations, address, bytes, 0);
     vgpu_unlock();
     *pointer = address;
@@ -269,7 +269,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
     bool host = vgpu_host_block(pointer, NULL, NULL, NULL);
     if (vgpu_is_device_address(pointer)) {
         attributes->type = cudaMemoryTypeDevice;
-        attributes->device = vgpu_current_device();
+        attributes->device = vgpu_ordinal(vgpu_device_of_address(address_of(pointer)));
         attributes->devicePointer = (void *)pointer;
     } else {
         attributes->type = host ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
@@ -292,7 +292,9 @@ CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdev
         if (!host) return CUDA_ERROR_INVALID_VALUE;
         *(const void **)value = address;
         break;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)value = vgpu_current_device(); break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: 
+        *(int *)value = host ? vgpu_current_device() : vgpu_ordinal(vgpu_device_of_address(pointer));
+        break;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned char *)value = 0; break;
     case CU_POINTER_ATTRIBUTE_CONTEXT: return cuCtxGetCurrent((CUcontext *)value);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned *)value = 0; break;

@@ -68,6 +68,7 @@ static inline u64 round_up(u64 n, u64 to) { return (n + to - 1) / to * to; }
 
 LOCAL int vgpu_visible_count(void);
 LOCAL int vgpu_physical(int ordinal); /* the machine's index of a visible device */
+LOCAL int vgpu_ordinal(int physical); /* the other way round; -1 = not visible */
 LOCAL int vgpu_current_device(void);  /* visible ordinal of this thread */
 LOCAL void vgpu_use_context(void);    /* what every call does that needs a context: create it, make it current */
 LOCAL void vgpu_uuid(int physical, unsigned char out[16]);
@@ -78,7 +79,8 @@ LOCAL cudaError_t vgpu_fail(cudaError_t error); /* remembers it for cudaGetLastE
 
 /* ---- address_space.c -------------------------------------------------------------------------------------------- */
 
-LOCAL u64 vgpu_address_take(u64 bytes, u64 alignment); /* caller holds the lock; 0 = exhausted */
+LOCAL u64 vgpu_address_take(int device, u64 bytes, u64 alignment); /* caller holds the lock; 0 = exhausted */
+LOCAL int vgpu_device_of_address(u64 address); /* physical */
 LOCAL void vgpu_address_give(u64 address, u64 bytes);
 LOCAL bool vgpu_is_device_address(const void *pointer);
 
