@@ -130,6 +130,18 @@ def test_the_shipped_list_has_no_blanket_default() -> None:
     assert len(nvml_functions()) > 300 and all(name.startswith("nvml") for name in nvml_functions())
 
 
+def test_members_of_families_that_give_something_back_are_not_answered() -> None:
+    """A family's pattern must not reach a function that writes a result: it would be left unwritten."""
+    names = [
+        "cudnnSetTensor", "cuptiActivityGetAttribute", "cusolverDnXgesvdjGetSweeps", "cusolverDnSpotrfHost",
+        "cusolverDnXsyevdx", "cusolverDnSsyevdx", "cusolverDnDgesvdaStridedBatched", "cublasSdot",
+        "cublasLtMatmulDescGetAttribute", "cudnnGetTensorNdDescriptor", "cublasIsamax_v2", "ncclCommGetAsyncError",
+        "cufftGetSize", "cusparseSpMV_bufferSize",
+    ]  # fmt: skip
+    assert stub_source(names, frozenset(), read_answers(), {})[1] == []
+    assert len(stub_source(["cublasSdot_v2", "cudnnSetStreamX"], frozenset(), read_answers(), {})[1]) == 2
+
+
 @pytest.mark.parametrize("name", ["cublasSgemm_v2", "cuMemAlloc_v2", "__cudaRegisterVar", "nvmlInit_v2", "ncclSend"])
 def test_names_the_stand_in_may_claim(name: str) -> None:
     assert OURS.match(name)
