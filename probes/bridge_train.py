@@ -100,6 +100,7 @@ def _blank(rank: int) -> dict[str, Any]:
         "allocator_settings": "",
         "environment": {},
         "snapshot": None,
+        "trace_hash": None,
         "cold_compile": False,
         "notes": [],
         "host_peak_rss": 0,
@@ -125,6 +126,11 @@ class _Probe:
     @property
     def fake(self) -> bool:
         return self.job.process_group == "fake"
+
+    @property
+    def unreal(self) -> bool:
+        """Values do not reach the host: no other ranks, or a device that computes nothing."""
+        return self.fake or self.job.simulated
 
     def run(self) -> None:
         job, result = self.job, self.result
@@ -220,11 +226,15 @@ class _Probe:
         self.result["allocator_settings"] = environment.allocator_settings()
         if self.fake:
             distributed.start_fake(self.rank, world_size)
+        else:
+            distributed.announce_alone()  # Bridge starts the real group itself
+        if self.unreal:
+            distributed.answer_locally()
 
     def _train(self, config: Any, count: int) -> None:
         from probe_support import bridge_hooks, configuration, data, deep_ep_stand_in, moe
 
-        if (self.job.simulated or self.fake) and getattr(config.model, "num_moe_experts", None):
+        if self.unreal and getattr(config.model, "num_moe_experts", None):
             moe.declare(self.job.moe_skew)
             self.notes.append(f"expert token counts are declared: balanced, times {self.job.moe_skew:g} on this rank")
             if getattr(config.model, "moe_token_dispatcher_type", "") == "flex" and deep_ep_stand_in.installed():
@@ -234,7 +244,7 @@ class _Probe:
             self.notes.append(f"packs of {packed} tokens are synthetic: {data.SEQUENCES_PER_PACK} equal sequences each")
             if self.job.simulated:
                 data.declare_bounds(packed)
-        hooks = bridge_hooks.Hooks(config, self.phases, count, self.fake)
+        hooks = bridge_hooks.Hooks(config, self.phases, count, self.unreal)
         hooks.install()
         from megatron.bridge.training.gpt_step import forward_step
 
@@ -272,6 +282,7 @@ class _Probe:
         if self.history is not None:
             try:
                 result["snapshot"] = self.history.finish(result["oom"] is not None)
+                result["trace_hash"] = self.history.trace_hash
             except Exception as error:
                 self.notes.append(f"the allocation history could not be saved: {one_line(error)}")
         facts = {

@@ -134,6 +134,7 @@ CREATE TABLE rank_readings (
   allocations INTEGER NOT NULL,
   alloc_retries INTEGER NOT NULL,
   ooms INTEGER NOT NULL,
+  trace TEXT, -- hash of all the rank asked of the allocator: equal traces behave alike
   PRIMARY KEY (probe, rank)
 ) STRICT, WITHOUT ROWID;
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import hashlib
 import pickle
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ MAX_ENTRIES = 4_000_000
 _LEVEL = 1  # Traces are repetitive: level 1 gets most of it at a fraction of the time.
 _MOST_SNAPSHOTS_AT_OOM = 3  # A program that survives its OOMs could raise any number of them.
 
+_REQUESTS = {"alloc": 0, "free_requested": 1, "free_completed": 2}
+
 
 class History:
     """Records allocations if `record`, and in any case the exact numbers of an out-of-memory error."""
@@ -27,6 +31,7 @@ class History:
         self.path = path
         self.record = record
         self.at_oom: dict[str, int] | None = None
+        self.trace_hash: str | None = None
         self._saved_at_oom = 0
         self._saved = False
         if record:
@@ -66,4 +71,29 @@ class History:
         with gzip.GzipFile(temporary, "wb", compresslevel=_LEVEL, mtime=0) as file:
             pickle.dump(snapshot, file, protocol=4)
         temporary.replace(self.path)
+        self.trace_hash = hash_traces(snapshot["device_traces"])
         self._saved = True
+
+
+def hash_traces(traces: Iterable[Iterable[Mapping[str, Any]]]) -> str:
+    """A hash of what a program asked of the allocator: allocations and frees with sizes and streams, in order.
+
+    Programs with equal hashes ask for the same memory in the same order, so the allocator treats them alike whatever its
+    settings and limit. Blocks are numbered as they come, streams too: addresses say nothing.
+    """
+    digest = hashlib.sha256()
+    for trace in traces:
+        streams: dict[int, int] = {}
+        blocks: dict[int, int] = {}
+        count = 0
+        for event in trace:
+            action = _REQUESTS.get(event["action"])
+            if action is None:
+                continue
+            if action == 0:
+                blocks[event["addr"]] = count
+                count += 1
+            stream = streams.setdefault(event["stream"], len(streams))
+            digest.update(b"%d,%d,%d,%d;" % (action, blocks.get(event["addr"], -1), event["size"], stream))
+        digest.update(b"|")
+    return digest.hexdigest()

@@ -62,13 +62,17 @@ class Oom:
 
 @dataclass(frozen=True, slots=True)
 class RankReading:
-    """What one rank measured. `external` is memory of this device outside PyTorch's allocator."""
+    """What one rank measured. `external` is memory of this device outside PyTorch's allocator.
+
+    `trace` is a hash of all the rank asked of the allocator, in order: equal traces behave alike under any limit.
+    """
 
     rank: int
     phases: Mapping[str, PhaseMetrics] = field(default_factory=dict)
     external: int = 0
     oom: Oom | None = None
     snapshot: str | None = None
+    trace: str | None = None
 
     def peak(self, name: str) -> int:
         """The largest `<name>_peak` of all phases, bytes; e.g. `peak("allocated")`."""
@@ -107,6 +111,7 @@ class RankReading:
             "oom": asdict(self.oom) if self.oom else None,
             "phases": {name: asdict(p) for name, p in self.phases.items()},
             "snapshot": self.snapshot,
+            "trace": self.trace,
         }
 
     @classmethod
@@ -117,6 +122,7 @@ class RankReading:
             external=data.get("external", 0),
             oom=Oom(**data["oom"]) if data.get("oom") else None,
             snapshot=data.get("snapshot"),
+            trace=data.get("trace"),
         )
 
 

@@ -26,7 +26,9 @@ READINGS = (
         "virtual:h100-80gb",
         True,
         (
-            RankReading(7, PHASES, 512, Oom("step_1", "CUDA out of memory. é", 1, 2, 3, 4, None), "snapshot-7.gz"),
+            RankReading(
+                7, PHASES, 512, Oom("step_1", "CUDA out of memory. é", 1, 2, 3, 4, None), "snapshot-7.gz", "5f" * 32
+            ),
             RankReading(0),
         ),
         recipe_function="bridge.recipes:f(a='b')",

@@ -71,6 +71,7 @@ def rank_rows(probe: int, reading: Reading) -> list[Row]:
             "allocations": rank.allocations,
             "alloc_retries": sum(phase.alloc_retries for phase in rank.phases.values()),
             "ooms": sum(phase.ooms for phase in rank.phases.values()),
+            "trace": rank.trace,
         }
         for position, rank in enumerate(reading.ranks)
     ]
@@ -138,6 +139,7 @@ def _ranks(db: Database, probe: int, folder: str) -> tuple[RankReading, ...]:
             external=row["external"],
             oom=ooms.get(row["rank"]),
             snapshot=snapshots.get(row["rank"]),
+            trace=row["trace"],
         )
         for row in db["rank_readings"].rows_where("probe = ?", [probe], order_by="position")
     )

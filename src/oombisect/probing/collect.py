@@ -60,7 +60,7 @@ def read_result(out: Path, rank: int, ended: Ended) -> RankResult | None:
             raise ValueError(f"larger than {format_bytes(_RESULT_LIMIT)}")
         raw = json.loads(path.read_text())
         outcome = Outcome(raw["outcome"])
-        reading = RankReading.from_json(raw) if raw.get("phases") else None
+        reading = RankReading.from_json(raw | {"trace": raw.get("trace_hash")}) if raw.get("phases") else None
         if outcome in (Outcome.EXACT, Outcome.CENSORED) and reading is None:
             raise ValueError("no phases")
     except (ValueError, KeyError, TypeError) as error:

@@ -17,7 +17,7 @@ from oombisect.history.signature import signature
 from oombisect.probing.collect import ProbeRun
 from oombisect.probing.prober import Prober
 from oombisect.probing.workload import RecipeCall, Sources, Variation
-from oombisect.readings import Outcome, Reading
+from oombisect.readings import Outcome, RankReading, Reading
 from oombisect.recipes.resolve import RESOLVER_VERSION
 from oombisect.resources import probes_dir
 
@@ -87,15 +87,18 @@ class Measurer:
         *,
         fresh: bool = False,
         ranks: tuple[int, ...] | None = None,
+        trace: str | None = None,
     ) -> Measured:
         """The measurement of `target`. `fresh` accepts none from before this session asked for a fresh one.
+
+        With `trace` the measurement of any point with that trace will do.
 
         Infrastructure failures are tried again; what remains is returned, never hidden.
 
         Raises:
             OombisectError: no probe can be started (disk full, interpreter gone).
         """
-        sign = self.sign(target, variation, ranks)
+        sign = self.sign(target, variation, ranks, trace)
         known = self._asked_before(sign, purpose) if fresh else self.store.find_measurement(sign)
         if known is not None and known.reading is not None:
             measured = self._of(known, cached=True)
@@ -121,26 +124,38 @@ class Measurer:
         Peak device use within the limit always fits. Peak allocated and external above it never do. In between the
         allocator decides (it frees cached segments and tries again), so a probe with the limit enforced tells.
         """
-        reading = measured.reading
-        if reading.outcome is not Outcome.EXACT:
+        if measured.reading.outcome is not Outcome.EXACT:
             return False
-        if reading.peak_device <= limit:
+        return all(self._rank_fits(target, rank, limit, variation) for rank in measured.reading.ranks)
+
+    def _rank_fits(self, target: Target, rank: RankReading, limit: int, variation: Variation) -> bool:
+        if rank.peak_device <= limit:
             return True
-        if max(rank.peak_allocated + rank.external for rank in reading.ranks) > limit:
+        if rank.peak_allocated + rank.external > limit:
             return False
-        return self.survives(target, measured, limit, variation)
+        return self.survives(target, rank, limit, variation, "fit") is True
 
-    def survives(self, target: Target, measured: Measured, limit: int, variation: Variation = PLAIN) -> bool:
-        """Probe with `limit` enforced, on the ranks that go above it."""
-        ranks = tuple(rank.rank for rank in measured.reading.ranks if rank.peak_device > limit)
-        limited = self.measure(target, "fit", replace(variation, limit_bytes=limit), ranks=ranks or None)
-        return limited.reading.outcome is Outcome.EXACT
+    def survives(
+        self, target: Target, rank: RankReading, limit: int, variation: Variation, purpose: str
+    ) -> bool | None:
+        """Whether a rank survives with `limit` bytes enforced; None if the probe told nothing.
 
-    def sign(self, target: Target, variation: Variation, ranks: tuple[int, ...] | None) -> str:
-        """The signature of a measurement."""
+        Points whose rank asks the same of the allocator, in the same order, share one answer.
+        """
+        limited = self.measure(
+            target, purpose, replace(variation, limit_bytes=limit), ranks=(rank.rank,), trace=rank.trace
+        )
+        outcome = limited.reading.outcome
+        return outcome is Outcome.EXACT if outcome in (Outcome.EXACT, Outcome.CENSORED) else None
+
+    def sign(
+        self, target: Target, variation: Variation, ranks: tuple[int, ...] | None, trace: str | None = None
+    ) -> str:
+        """The signature of a measurement: the code a probe sees, or what it is known to ask of the allocator."""
         return signature(
             {
-                "trees": dict(target.trees),
+                "trees": None if trace else dict(target.trees),
+                "trace": trace,
                 "variation": variation.to_json(),
                 "ranks": list(ranks) if ranks else None,
                 **self._common,

@@ -142,13 +142,15 @@ class Judge:
         found = _rank(measured, rank)
         if found is None or measured.reading.outcome is not Outcome.EXACT:
             return None
-        search = NeededCapacity.start(found.peak_allocated + found.external, found.peak_device, resolution)
+        floor = found.peak_allocated + found.external
+        search = NeededCapacity.start(floor, found.peak_device, resolution)
+        if floor <= self.limit < found.peak_device:
+            search = search.observe(self.limit, self.measurer.fits(target, measured, self.limit, variation))
         while (capacity := search.next()) is not None:
-            limited = Variation(limit_bytes=capacity, alloc_conf=variation.alloc_conf)
-            tried = self.measurer.measure(target, "capacity", limited, ranks=(rank,))
-            if tried.reading.outcome not in (Outcome.EXACT, Outcome.CENSORED):
+            survived = self.measurer.survives(target, found, capacity, variation, "capacity")
+            if survived is None:
                 return None
-            search = search.observe(capacity, tried.reading.outcome is Outcome.EXACT)
+            search = search.observe(capacity, survived)
         return search.result
 
 

@@ -129,10 +129,11 @@ CREATE TABLE rank_readings (
   allocations INTEGER NOT NULL,
   alloc_retries INTEGER NOT NULL,
   ooms INTEGER NOT NULL,
+  trace TEXT, -- hash of all the rank asked of the allocator: equal traces behave alike
   PRIMARY KEY (probe, rank)
 ) STRICT, WITHOUT ROWID;
-INSERT INTO "rank_readings" VALUES(1,0,1,0,0,0,0,0,0,0,0,0,0);
-INSERT INTO "rank_readings" VALUES(1,7,0,21,23,25,26,27,535,512,38,40,42);
+INSERT INTO "rank_readings" VALUES(1,0,1,0,0,0,0,0,0,0,0,0,0,NULL);
+INSERT INTO "rank_readings" VALUES(1,7,0,21,23,25,26,27,535,512,38,40,42,'5f5f5f5f5f5f5f5f5f5f5f5f5f5f5f5f5f5f5f5f5f5f5f5f5f5f5f5f5f5f5f5f');
 CREATE TABLE schema_migrations (
   name TEXT PRIMARY KEY NOT NULL,
   oombisect_version TEXT NOT NULL, -- who applied it
