@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .after_import import after_import
 from .outcome import Unresolved
 
 _CONFIG = "config.json"
@@ -28,10 +29,12 @@ class ModelConfigs:
         self.notes = notes
 
     def install(self) -> None:
-        """Puts itself in front of the function transformers resolves files with."""
-        import transformers.configuration_utils as where
+        """Puts itself in front of the function transformers resolves files with, once transformers is imported."""
 
-        where.cached_file = self._in_front_of(where.cached_file)
+        def put(where: Any) -> None:
+            where.cached_file = self._in_front_of(where.cached_file)
+
+        after_import("transformers.configuration_utils", put)
 
     def _in_front_of(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def cached_file(path_or_repo_id: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
