@@ -1,8 +1,8 @@
 """The names of Bridge's set-up and training modules that a probe replaces or wraps, each only where this commit has it.
 
-Replaced: tokenizer, checkpoint look-ups and loads, data iterators, the compilation of the dataset helper, and (with a
-fake process group) the agreement of all ranks that an optimizer step succeeded. Wrapped, to mark phases: building the
-model, building the optimizer, each training step. Everything else is Bridge's own code.
+Replaced: tokenizer, checkpoint look-ups and loads, data iterators, the compilation of the dataset helper, and (where
+values do not reach the host) the agreement of all ranks that an optimizer step succeeded. Wrapped, to mark phases:
+building the model, building the optimizer, each training step. Everything else is Bridge's own code.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def _replace(module: Any, name: str, value: Any) -> bool:
 class Hooks:
     """Installs all replacements for one run of `config`."""
 
-    def __init__(self, config: Any, phases: Phases, count: int, fake: bool) -> None:
+    def __init__(self, config: Any, phases: Phases, count: int, unreal: bool) -> None:
         self.config = config
         self.phases = phases
         self.count = count
-        self.fake = fake
+        self.unreal = unreal
         self.steps = 0
         self.setup = _module("megatron.bridge.training.setup")
         self.train = _module("megatron.bridge.training.train")
@@ -48,7 +48,7 @@ class Hooks:
         self._tokenizer_and_checkpoints()
         self._data()
         self._phases()
-        if self.fake:
+        if self.unreal:
             self._agreements()
 
     def _tokenizer_and_checkpoints(self) -> None:

@@ -8,6 +8,7 @@ own value as every other rank's.
 from __future__ import annotations
 
 import os
+import socket
 from typing import Any
 
 import torch
@@ -28,6 +29,17 @@ def announce(rank: int, world_size: int) -> None:
         MASTER_ADDR="localhost",
         MASTER_PORT="29500",
     )
+
+
+def announce_alone() -> None:
+    """Sets what torchrun would for a world of one rank, where no launcher set it."""
+    if "WORLD_SIZE" in os.environ:
+        return
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        port = listener.getsockname()[1]
+    announce(0, 1)
+    os.environ["MASTER_PORT"] = str(port)
 
 
 def start_fake(rank: int, world_size: int) -> None:
@@ -52,6 +64,13 @@ def start_fake(rank: int, world_size: int) -> None:
     _replace("new_group", new_group)
     _replace("barrier", lambda *args, **kwargs: None)
     _replace("monitored_barrier", lambda *args, **kwargs: None)
+
+
+def answer_locally() -> None:
+    """Answers what travels as Python objects or is read back by the host with this rank's own value.
+
+    Needed with a fake group, which moves nothing, and on a simulated device, which holds no bytes to move.
+    """
     _replace("broadcast_object_list", lambda *args, **kwargs: None)
     _replace("all_gather_object", _all_gather_object)
     _replace("gather_object", _gather_object)
