@@ -6,12 +6,10 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from rich.console import Console
-
 from oombisect.cli.sessions_of import clock, print_json, stderr_watcher
 from oombisect.history.location import cache_dir, default_database
 from oombisect.history.store import open_store
-from oombisect.reports.terminal import render_reading
+from oombisect.reports.terminal import render_reading, report_console
 from oombisect.session.request import ProbeRequest
 from oombisect.session.single import exit_code, probe_commit, probe_json
 
@@ -32,5 +30,5 @@ def probe_once(revision: str, request: ProbeRequest, database: Path | None, *, f
     if as_json:
         print_json(probe_json(sha, limit, reading))
     else:
-        render_reading(sha, limit, reading, Console(highlight=False))
+        render_reading(sha, limit, reading, report_console())
     sys.exit(exit_code(reading))

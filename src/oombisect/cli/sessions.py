@@ -15,13 +15,12 @@ def sessions(
     json: Json = False,
 ) -> None:
     """List sessions, newest first."""
-    from rich.console import Console
-
     from oombisect.cli.sessions_of import clock, print_json
     from oombisect.history.location import default_database
     from oombisect.history.records import StoredSession
     from oombisect.history.store import open_store
     from oombisect.reports.sessions import render_sessions, session_json
+    from oombisect.reports.terminal import report_console
 
     found: list[StoredSession] = []
     if database or default_database().exists():
@@ -30,4 +29,4 @@ def sessions(
     if json:
         print_json({"schema": 1, "sessions": [session_json(session) for session in found]})
     else:
-        render_sessions(found, Console(highlight=False))
+        render_sessions(found, report_console())

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from oombisect.history.location import cache_dir, default_database
 from oombisect.history.store import Store, open_store
-from oombisect.reports.terminal import render
+from oombisect.reports.terminal import render, report_console
 from oombisect.reports.watch import ConsoleWatcher
 from oombisect.session.request import BisectRequest
 from oombisect.session.running import bisect_range
@@ -54,7 +54,7 @@ def _run(store: Store, request: BisectRequest, database: Path | None, as_json: b
     if as_json:
         print_json(report.to_json())
     else:
-        render(report, Console(highlight=False))
+        render(report, report_console())
     sys.exit(report.exit_code)
 
 

@@ -15,13 +15,11 @@ def show(
     json: Json = False,
 ) -> None:
     """Show a session's verdict and every probe of it."""
-    from rich.console import Console
-
     from oombisect.cli.sessions_of import clock, print_json
     from oombisect.history.location import default_database
     from oombisect.history.store import open_store
     from oombisect.reports.sessions import probe_row_json, render_probes, session_json
-    from oombisect.reports.terminal import render
+    from oombisect.reports.terminal import render, report_console
     from oombisect.session.verdict import Report
 
     with open_store(database or default_database(), clock=clock, readonly=True) as store:
@@ -31,7 +29,7 @@ def show(
         rows = [probe_row_json(probe) for probe in probes]
         print_json({"schema": 1, "session": session_json(found), "report": found.verdict, "probes": rows})
         return
-    console = Console(highlight=False)
+    console = report_console()
     render_probes(found, probes, console)
     if found.verdict and "verdict" in found.verdict:
         render(Report.from_json(found.verdict), console)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,9 +25,16 @@ _CONFIRMED = {
 
 
 def short(point: str) -> str:
-    """Shas are shortened, other keys are not."""
-    is_sha = len(point) == 40 and all(c in "0123456789abcdef" for c in point)
-    return point[:10] if is_sha else point
+    """Commit ids are shortened, also in the key of a reverted tip (`tip-culprit`); other keys are not."""
+    parts = [part[:10] if re.fullmatch(r"[0-9a-f]{40}", part) else part for part in point.split("-")]
+    reverted = len(parts) == 2 and all(len(part) == 10 for part in parts)
+    return " without ".join(parts) if reverted else "-".join(parts)
+
+
+def report_console() -> Console:
+    """The console for results: a terminal's own width, and room for a table where there is none."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=140)
 
 
 def headline(report: Report) -> str:
@@ -102,7 +109,10 @@ def steps_table(steps: Iterable[StepVerdict]) -> Table:
     """Each step with its sizes."""
     table = Table(box=None, pad_edge=True, header_style="dim", show_edge=False)
     for name in ("commit", "allocated", "reserved", "external", "class", "confirmed", "subject"):
-        table.add_column(name, justify="right" if name in ("allocated", "reserved", "external") else "left")
+        sizes = name in ("allocated", "reserved", "external")
+        table.add_column(
+            name, justify="right" if sizes else "left", no_wrap=True, ratio=1 if name == "subject" else None
+        )
     for step in steps:
         table.add_row(
             Text(short(step.point) + (" *" if step.crosses_limit else "")),
@@ -203,8 +213,3 @@ def reading_cells(reading: Reading) -> tuple[str, ...]:
         format_bytes(reading.external),
         {True: "yes", False: "no", None: "?"}[reading.fits],
     )
-
-
-def shell_line(parts: Iterable[str]) -> str:
-    """A command line a person can paste."""
-    return shlex.join(parts)

@@ -80,6 +80,6 @@ class CommitLine:
             done = self.make.repository.reverted(tip.key, culprit.key)
         except RevertConflict as error:
             raise CannotRevert(error.cause) from error
-        subject = f"{tip.short} without {culprit.short} {culprit.subject}"
+        subject = f"without {culprit.subject}"
         trees = self.make.repository.relevant_trees(done.commit)
         return self.make.of(done.commit, subject, trees, key=f"{tip.key}-{culprit.key}")
