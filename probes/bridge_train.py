@@ -25,6 +25,7 @@ _START = "OOMBISECT_PROBE_STARTED"
 _STARTED = float(os.environ.setdefault(_START, repr(time.monotonic())))
 _RESTARTED = "OOMBISECT_PROBE_RESTARTS"
 _HASH_SEED = "0"
+_job = ""  # the path of the job this process runs
 
 from probe_support import bytecode  # noqa: E402
 from probe_support.job import SCHEMA, Job  # noqa: E402
@@ -38,18 +39,21 @@ from probe_support.outcome import (  # noqa: E402
 
 
 def main(arguments: list[str]) -> int:
+    global _job
     if len(arguments) != 1:
         print(__doc__, file=sys.stderr)
         return 2
-    path = arguments[0]
+    path = _job = arguments[0]
     raw = json.loads(Path(path).read_text())
     os.environ.update({name: str(value) for name, value in (raw.get("env") or {}).items()})
-    _fix_hash_seed()
+    fix_hash_seed([os.path.abspath(__file__), path])
     return run(path)
 
 
 def run(path: str) -> int:
-    """Runs the job at `path` in this process; returns the exit status."""
+    """Runs the job at `path` in this process, its environment set already; returns the exit status."""
+    global _job
+    _job = path
     raw = json.loads(Path(path).read_text())
     out = Path(raw["out"])
     out.mkdir(parents=True, exist_ok=True)
@@ -67,7 +71,7 @@ def run(path: str) -> int:
     if probe is not None:
         probe.finish()
         if probe.should_restart():
-            _restart(path)
+            _restart()
     result["host_peak_rss"] = _peak_rss()
     result["seconds"]["total"] = round(time.monotonic() - _STARTED, 2)
     result["seconds"]["cpu"] = round(time.process_time(), 2)
@@ -161,7 +165,7 @@ class _Probe:
             micro_batches=count,
             micro_batch_size=int(config.train.micro_batch_size),
         )
-        described = _without_host_paths(plain(config), {str(self.out): "<out>", os.getcwd(): "<cwd>"})
+        described = _without_host_paths(plain(config), {str(self.out): "<run>", os.getcwd(): "<run>"})
         result.update(config=json.loads(canonical(described)), config_hash=config_hash(described))
         self._apply_environment(getattr(config, "env_vars", None) or {})
         self._start_device(layout.world_size)
@@ -176,23 +180,16 @@ class _Probe:
         return replace(self.job, rank=self.rank, world_size=int(os.environ.get("WORLD_SIZE", 1)))
 
     def _prepare_imports(self) -> None:
-        """Stand-ins for what may be missing, before anything of the project is imported."""
-        from probe_support import absent_packages
+        """What comes before the project's first import."""
+        from probe_support import deep_ep_stand_in, hf_configs, preparation, te_attention
 
-        self.finder = absent_packages.install()
+        prepared = preparation.prepare(self.job.simulated, self.job.transformer_engine)
+        self.finder, self.stand_in = prepared.finder, prepared.stand_in
         import torch
 
-        from probe_support import deep_ep_stand_in, hf_configs, te_attention, te_stand_in
-
-        if absent_packages.missing("transformer_engine_torch") and not _compiled_transformer_engine():
-            if not self.job.simulated:
-                raise Unresolved("Transformer Engine's compiled module is not installed, and a real GPU needs it")
-            self.stand_in = True
-            te_stand_in.install(self.job.transformer_engine)
-        if self.job.simulated and absent_packages.missing("deep_ep"):
-            deep_ep_stand_in.install(self.job.moe_skew)
         random.seed(self.job.seed)
         torch.manual_seed(self.job.seed)
+        deep_ep_stand_in.Buffer.skew = self.job.moe_skew
         te_attention.watch()
         hf_configs.ModelConfigs(self.job.model_configs, self.out, self.notes).install()
 
@@ -337,17 +334,6 @@ def _without_host_paths(value: Any, names: dict[str, str]) -> Any:
     return value
 
 
-def _compiled_transformer_engine() -> bool:
-    """Whether TE brings its compiled module inside its own package, as source builds and wheels do."""
-    from probe_support.te_stand_in import find_package
-
-    package = find_package(None)
-    if package is None:
-        return False
-    folders = (package.parent, package, package / "wheel_lib")
-    return any(folder.is_dir() and any(folder.glob("transformer_engine_torch*.so")) for folder in folders)
-
-
 def _compiled_cold() -> bool:
     """Whether torch.compile compiled something in this process that no cache held."""
     dynamo = sys.modules.get("torch._dynamo.utils")
@@ -357,22 +343,41 @@ def _compiled_cold() -> bool:
     return bool(counters.get("fxgraph_cache_miss", 0))
 
 
-def _fix_hash_seed() -> None:
-    """Starts this program again with a fixed hash seed unless it has one: the order of sets must not vary."""
+def run_forked(path: str) -> int:
+    """Runs the job at `path` in a process that a worker forked off: like `run`, with the clock and variables of its own."""
+    global _STARTED, _job
+    _STARTED = time.monotonic()
+    os.environ[_START] = repr(_STARTED)
+    os.environ.pop(_RESTARTED, None)
+    _job = path
+    raw = json.loads(Path(path).read_text())
+    variables = {name: str(value) for name, value in (raw.get("env") or {}).items()}
+    os.environ.update(variables)
+    from probe_support import environment
+
+    prepared_for = raw.get("simulated", True) and raw.get("process_group", "fake") == "fake"
+    if not prepared_for or raw.get("transformer_engine") or environment.read_at_import(variables):
+        _exec()
+    return run(path)
+
+
+def fix_hash_seed(command: list[str]) -> None:
+    """Starts the Python program `command` in place of this one, unless the hash seed is fixed: the order of sets varies."""
     if os.environ.get("PYTHONHASHSEED") != _HASH_SEED:
         os.environ["PYTHONHASHSEED"] = _HASH_SEED
-        _exec()
+        os.execv(sys.executable, [sys.executable, *command])  # noqa: S606
 
 
-def _restart(path: str) -> None:
+def _restart() -> None:
     os.environ[_RESTARTED] = "1"
     _exec()
 
 
 def _exec() -> None:
+    """Replaces this process by a fresh one of the same job."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, os.path.abspath(__file__), _job])  # noqa: S606
 
 
 def _peak_rss() -> int:

@@ -56,7 +56,7 @@ class _Handle:
 
 
 class Buffer:
-    """`deep_ep.Buffer` for one group of ranks."""
+    """`deep_ep.Buffer` for one group of ranks; `skew` multiplies what this rank receives."""
 
     skew = 1.0
 
@@ -126,9 +126,8 @@ def installed() -> bool:
     return getattr(sys.modules.get("deep_ep"), "Buffer", None) is Buffer
 
 
-def install(skew: float) -> None:
-    """Makes `deep_ep` importable. `skew` multiplies what this rank receives."""
-    Buffer.skew = skew
+def install() -> None:
+    """Makes `deep_ep` importable."""
     package, utils = types.ModuleType("deep_ep"), types.ModuleType("deep_ep.utils")
     package.__path__ = []
     package.Buffer = Buffer  # type: ignore[attr-defined]
