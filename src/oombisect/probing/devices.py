@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -71,7 +72,13 @@ class CudaDevice:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        return {"kind": "cuda", "model": self.model, "capacity": self.capacity, "driver": self.driver}
+        return {
+            "kind": "cuda",
+            "model": self.model,
+            "capacity": self.capacity,
+            "driver": self.driver,
+            "simulated": self.simulated,
+        }
 
     def environment(self, limit_bytes: int | None) -> dict[str, str]:
         return {}  # the probe itself caps PyTorch at the job's limit
@@ -95,6 +102,7 @@ def find_cuda() -> CudaDevice | None:
             capacity=_cuda_total(handle),
             count=count,
             driver=pynvml.nvmlSystemGetDriverVersion(),
+            simulated=_is_simulated(),
         )
     except pynvml.NVMLError as error:
         raise OombisectError(
@@ -104,6 +112,11 @@ def find_cuda() -> CudaDevice | None:
         ) from error
     finally:
         pynvml.nvmlShutdown()
+
+
+def _is_simulated() -> bool:
+    """Whether this very process runs on a virtual GPU: its numbers must not pass for a real card's."""
+    return hasattr(ctypes.CDLL(None), "oombisect_vgpu_used")
 
 
 def _cuda_total(handle: object) -> int:
