@@ -344,7 +344,7 @@ def _compiled_cold() -> bool:
 
 
 def run_forked(path: str) -> int:
-    """Runs the job at `path` in a process that a worker forked off: like `run`, with the clock and variables of its own."""
+    """Runs the job at `path` in a process that a worker forked off: `run` with a clock and variables of its own."""
     global _STARTED, _job
     _STARTED = time.monotonic()
     os.environ[_START] = repr(_STARTED)
@@ -362,7 +362,7 @@ def run_forked(path: str) -> int:
 
 
 def fix_hash_seed(command: list[str]) -> None:
-    """Starts the Python program `command` in place of this one, unless the hash seed is fixed: the order of sets varies."""
+    """Starts the Python program `command` in place of this one unless the hash seed, which orders sets, is fixed."""
     if os.environ.get("PYTHONHASHSEED") != _HASH_SEED:
         os.environ["PYTHONHASHSEED"] = _HASH_SEED
         os.execv(sys.executable, [sys.executable, *command])  # noqa: S606

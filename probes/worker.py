@@ -1,4 +1,4 @@
-"""A worker that has imported what no commit changes (torch, its compiler, transformers, Transformer Engine) and forks probes.
+"""A worker that has imported what no commit changes (torch, transformers, Transformer Engine) and forks probes.
 
     python worker.py
 
@@ -8,7 +8,7 @@ standard output it says `ready`, then for each job `started JOB.json PID` and, a
 (negative: the signal that ended it). Several may run at a time. It ends with standard input.
 
 CUDA is never initialised here. A job this process is not prepared for (a real process group, its own Transformer
-Engine, variables that are read at import) is started afresh in the forked process: the same result, without the head start.
+Engine, variables that are read at import) starts afresh in the forked process: the same result, no head start.
 """
 
 from __future__ import annotations

@@ -54,7 +54,9 @@ class Hooks:
     def _tokenizer_and_checkpoints(self) -> None:
         tokenizer = data.tokenizer_for(self.config)
         _replace(self.setup, "build_tokenizer", lambda *args, **kwargs: tokenizer)
-        _replace(self.setup, "checkpoint_exists", lambda *args, **kwargs: True)
+        # Adapters insist on a checkpoint of the base model; whatever else looks for one is told there is none.
+        adapters = getattr(self.config, "peft", None) is not None
+        _replace(self.setup, "checkpoint_exists", lambda *args, **kwargs: adapters)
         _replace(self.setup, "_should_load_checkpoint", lambda *args, **kwargs: False)
         for name in ("load_checkpoint", "_load_checkpoint_from_path"):
             _replace(self.setup, name, lambda *args, **kwargs: (0, 0))

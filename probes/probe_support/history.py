@@ -78,7 +78,7 @@ class History:
 def hash_traces(traces: Iterable[Iterable[Mapping[str, Any]]]) -> str:
     """A hash of what a program asked of the allocator: allocations and frees with sizes and streams, in order.
 
-    Programs with equal hashes ask for the same memory in the same order, so the allocator treats them alike whatever its
+    Programs with equal hashes ask for the same memory in the same order: the allocator treats them alike whatever its
     settings and limit. Blocks are numbered as they come, streams too: addresses say nothing.
     """
     digest = hashlib.sha256()

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from .outcome import Unresolved
+
 
 def share(total: int, parts: int) -> Any:
     """`total` over `parts` as evenly as integers can, the remainder to the first; an int64 array."""
@@ -30,6 +32,7 @@ def declare(skew: float) -> None:
     if hasattr(dispatchers, "_DeepepManager"):
         _deep_ep(dispatchers)
     dispatchers.permute = _permute_known_size(dispatchers.permute)
+    _padded_permutation()
 
 
 def _all_to_all(dispatchers: Any, skew: float) -> None:
@@ -104,6 +107,25 @@ def _deep_ep(dispatchers: Any) -> None:
         return routing_map.bool(), multihot
 
     manager._indices_to_multihot = indices_to_multihot
+
+
+def _padded_permutation() -> None:
+    """TE's permutation with padding sums the padded counts on the device and reads the sum: here the host does both."""
+    from megatron.core.transformer.moe import moe_utils
+
+    plain = getattr(moe_utils, "fused_permute_with_probs", None)
+    if plain is None or getattr(moe_utils, "fused_permute_and_pad_with_probs", None) is None:
+        return
+
+    def permute_and_pad(tokens: Any, probs: Any, routing_map: Any, tokens_per_expert: Any, align_size: int) -> Any:
+        if tokens_per_expert.is_cuda:
+            raise Unresolved("expert token counts are on the device, where a simulated probe cannot read them")
+        padded = (tokens_per_expert + align_size - 1) // align_size * align_size
+        output, permuted_probs, row_id_map = plain(tokens, probs, routing_map, num_out_tokens=int(padded.sum()))
+        offsets = None if torch.equal(padded, tokens_per_expert) else torch.zeros_like(padded, device=tokens.device)
+        return output, permuted_probs, row_id_map, offsets, padded
+
+    moe_utils.fused_permute_and_pad_with_probs = permute_and_pad
 
 
 def _permute_known_size(real: Any) -> Any:

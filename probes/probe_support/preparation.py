@@ -11,7 +11,7 @@ from .outcome import Unresolved
 
 @dataclass(frozen=True)
 class Prepared:
-    """`finder` answers missing packages; `stand_in`: Transformer Engine runs over one; `directory`: where TE was taken from."""
+    """`finder` answers missing packages; `stand_in`: TE runs over one; `directory`: where TE was taken from."""
 
     finder: absent_packages.Finder
     stand_in: bool

@@ -181,7 +181,25 @@ def _attention() -> dict[str, Callable[..., Any]]:
 
         return fused_attention_backend(arguments)
 
+    def thd_get_partitioned_indices(cu_seqlens: Tensor, total_tokens: int, ranks: int, rank: int) -> Tensor:
+        return _empty((int(total_tokens) // ranks,), torch.int32)
+
+    def thd_read_half_tensor(x: Tensor, cu_seqlens: Tensor, half: int) -> Tensor:
+        axis = 0 if x.dim() == 3 else 1  # [t, h, d] or [2, t, h, d]
+        return _empty((*x.shape[:axis], x.shape[axis] // 2, *x.shape[axis + 1 :]), x.dtype)
+
+    def thd_read_second_half_lse(lse: Tensor, cu_seqlens: Tensor, packed: bool, length: int) -> Tensor:
+        return torch.zeros((*lse.shape[: 1 if packed else 2], length), dtype=lse.dtype, device="cuda")
+
     return {
+        "thd_get_partitioned_indices": thd_get_partitioned_indices,
+        "thd_read_half_tensor": thd_read_half_tensor,
+        "thd_read_second_half_lse": thd_read_second_half_lse,
+        "thd_sequence_order_to_cp_rank_order": lambda x, *arguments: torch.empty_like(x),
+        "thd_cp_rank_order_to_sequence_order": lambda x, *arguments: torch.empty_like(x),
+        "thd_second_half_lse_correction": lambda *arguments: None,
+        "thd_out_correction": lambda *arguments: None,
+        "thd_grad_correction": lambda *arguments: None,
         "fused_attn_fwd": fused_attn_fwd,
         "fused_attn_bwd": fused_attn_bwd,
         "get_fused_attn_backend": get_fused_attn_backend,
