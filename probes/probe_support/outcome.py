@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -45,22 +46,32 @@ def oom_numbers(message: str) -> dict[str, int | None]:
     return found
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the error, or one it was raised from, says that device memory ran out."""
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, what it was raised from, and so on."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
+        yield current
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the error, or one it was raised from, says that device memory ran out."""
+    for current in chain(error):
         if type(current).__name__ == "OutOfMemoryError" and type(current).__module__.startswith("torch"):
             return True
         if isinstance(current, RuntimeError) and any(text in str(current) for text in _OOM_TEXTS):
             return True
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     return False
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
-    """`Type: first line`, the sentence a person reads; the whole traceback is kept beside it."""
+    """`Type: first line`, the sentence a person reads; the whole traceback is kept beside it.
+
+    Where the probe itself refused and a project wrapped that in an error of its own, the probe's sentence says more.
+    """
+    error = next((cause for cause in chain(error) if isinstance(cause, Unresolved)), error)
     text = " ".join(str(error).split())
     if len(text) > limit:
         text = text[: limit - 1] + "…"

@@ -70,3 +70,9 @@ def test_the_sentence_people_read_is_one_short_line() -> None:
     assert one_line(ValueError("a\n  b")) == "ValueError: a b"
     assert one_line(Unresolved("no such recipe")) == "no such recipe"
     assert len(one_line(ValueError("x" * 999))) < 330
+
+
+def test_a_refusal_shows_through_what_a_project_wraps_it_in() -> None:
+    wrapped = ValueError("Failed to load configuration after 4 attempts")
+    wrapped.__cause__ = Unresolved("run `hf download a/b config.json`")
+    assert one_line(wrapped) == "run `hf download a/b config.json`"
