@@ -14,6 +14,7 @@ Engine, variables that are read at import) starts afresh in the forked process: 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import json
 import os
@@ -30,6 +31,14 @@ _IMPORTS = (
     *("transformers", "transformers.models.auto.modeling_auto", "transformers.modeling_utils"),
     *("omegaconf", "hydra.core.override_parser.overrides_parser", "numpy", "yaml", "einops", "rich.console"),
 )
+
+
+# The virtual GPU reads its limit when it is loaded, which was before the fork.
+_LIMIT = "OOMBISECT_VGPU_LIMIT_BYTES"
+
+
+def _limit_device(limit: int) -> None:
+    ctypes.CDLL(None).oombisect_vgpu_set_limit(ctypes.c_uint64(limit))
 
 
 def preload() -> None:
@@ -53,7 +62,10 @@ def start(line: str) -> tuple[str, int]:
     status = 1
     try:
         os.setsid()
-        os.environ.update(dict(assignment.split("=", 1) for assignment in assignments))
+        variables = dict(assignment.split("=", 1) for assignment in assignments)
+        os.environ.update(variables)
+        if _LIMIT in variables:
+            _limit_device(int(variables[_LIMIT]))
         job = json.loads(Path(path).read_text())
         out = Path(job["out"])
         out.mkdir(parents=True, exist_ok=True)

@@ -23,6 +23,8 @@ RECIPE = "toy_1b_pretrain"
 _TOY_PROBE = """#!{python}
 import json, os, sys, time
 from pathlib import Path
+if len(sys.argv) > 1 and sys.argv[1].endswith("worker.py"):
+    sys.exit("a toy has no worker: its probes are started one by one")
 if len(sys.argv) < 2 or not sys.argv[1].endswith("bridge_train.py"):
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 job = json.loads(Path(sys.argv[2]).read_text())

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
@@ -47,6 +48,16 @@ class Ended:
     peak_host_bytes: int
 
 
+class Running(Protocol):
+    """A process being watched, whoever its parent is."""
+
+    @property
+    def pid(self) -> int: ...
+    def wait(self, seconds: float | None) -> int | None:
+        """Its exit code once it has ended (negative for a signal), None if it has not after `seconds`."""
+        ...
+
+
 def run_guarded(
     command: Sequence[str],
     *,
@@ -56,44 +67,61 @@ def run_guarded(
     limits: Limits,
     on_tick: Callable[[float], None] | None = None,
 ) -> Ended:
-    """Run `command` in a session of its own, stdout and stderr into `log`, and wait for it.
-
-    Whatever the command started is ended with it: on a passed limit, on an exception here (Ctrl-C included), and
-    when it ends by itself and leaves children behind.
+    """Run `command` in a session of its own, stdout and stderr into `log`, and watch it to its end.
 
     Raises:
         OSError: the command cannot be started, or the log cannot be written.
     """
-    started = time.monotonic()
-    peak = 0
-    killed: Killed | None = None
     with log.open("ab") as output:
         process = subprocess.Popen(
             command, env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             start_new_session=True,
         )  # fmt: skip
-        tree = _Tree(process.pid)
-        try:
-            while process.poll() is None:
-                resident = tree.resident_bytes()
-                peak = max(peak, resident)
-                elapsed = time.monotonic() - started
-                if resident > limits.host_bytes:
-                    killed = Killed.HOST_MEMORY
-                elif elapsed > limits.seconds:
-                    killed = Killed.TIME
-                if killed:
-                    break
-                if on_tick:
-                    on_tick(elapsed)
-                try:
-                    process.wait(_POLL_SECONDS)
-                except subprocess.TimeoutExpired:
-                    continue
-        finally:
-            tree.end()
-            exit_code = process.wait()
+    return watch(_Child(process), limits, on_tick)
+
+
+def watch(process: Running, limits: Limits, on_tick: Callable[[float], None] | None = None) -> Ended:
+    """Wait for a process that leads a session of its own.
+
+    Whatever it started is ended with it: on a passed limit, on an exception here (Ctrl-C included), and when it ends by
+    itself and leaves children behind.
+    """
+    started = time.monotonic()
+    peak = 0
+    killed: Killed | None = None
+    tree = _Tree(process.pid)
+    try:
+        while process.wait(_POLL_SECONDS if peak else 0.0) is None:
+            resident = tree.resident_bytes()
+            peak = max(peak, resident)
+            elapsed = time.monotonic() - started
+            if resident > limits.host_bytes:
+                killed = Killed.HOST_MEMORY
+            elif elapsed > limits.seconds:
+                killed = Killed.TIME
+            if killed:
+                break
+            if on_tick:
+                on_tick(elapsed)
+    finally:
+        tree.end()
+        exit_code = process.wait(None)
+    assert exit_code is not None
     return Ended(exit_code, killed, time.monotonic() - started, peak)
+
+
+class _Child:
+    """A process of our own."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    def wait(self, seconds: float | None) -> int | None:
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
 
 
 class _Tree:

@@ -15,18 +15,20 @@ from oombisect.probing.collect import ProbeRun, RankResult, classify_death, merg
 from oombisect.probing.devices import Device
 from oombisect.probing.guard import Ended, Limits, run_guarded
 from oombisect.probing.interpreter import Interpreter
-from oombisect.probing.workload import RecipeCall, Sources, Variation, Workload, job_json
+from oombisect.probing.worker import Worker, WorkerDied
+from oombisect.probing.workload import PLAIN, RecipeCall, Sources, Variation, Workload, job_json
 from oombisect.resources import probes_dir
 
 ABORT_FILE_VARIABLE = "OOMBISECT_VGPU_ABORT_FILE"
 _SCRIPT = "bridge_train.py"
+_WORKER = "worker.py"
 # Of the caller's environment these would change what a probe measures, or break it.
 _NOT_INHERITED = ("LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Prober:
-    """Runs probes of one workload in one interpreter on one device."""
+    """Runs probes of one workload in one interpreter on one device; a context manager, for its worker's sake."""
 
     interpreter: Interpreter
     device: Device
@@ -34,6 +36,15 @@ class Prober:
     limits: Limits
     cache: Path
     on_tick: Callable[[float], None] | None = None
+    _worker: Worker | None = None
+    _worker_failed: bool = False
+
+    def __enter__(self) -> Prober:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._worker is not None:
+            self._worker.close()
 
     def run(
         self,
@@ -64,8 +75,26 @@ class Prober:
 
     def _run_rank(self, call: RecipeCall, sources: Sources, out: Path, variation: Variation, rank: int) -> RankResult:
         job = self._write_job(call, sources, out, variation, rank)
-        ended = self._launch([str(self.interpreter.path), str(probes_dir() / _SCRIPT), str(job)], out, rank, variation)
+        ended = self._fork(job, out, rank, variation)
+        if ended is None:
+            command = [str(self.interpreter.path), str(probes_dir() / _SCRIPT), str(job)]
+            ended = self._launch(command, out, rank, variation)
         return read_result(out, rank, ended) or classify_death(out, rank, ended, self.limits)
+
+    def _fork(self, job: Path, out: Path, rank: int, variation: Variation) -> Ended | None:
+        """Have the worker fork the probe; None if there is no worker that can."""
+        if self._worker_failed:
+            return None
+        try:
+            if self._worker is None:
+                command = [str(self.interpreter.path), str(probes_dir() / _WORKER)]
+                self._worker = Worker(command, self._environment(PLAIN), out / "worker-log.txt")
+            changed = self._environment(variation).items() - self._environment(PLAIN).items()
+            variables = dict(changed) | {ABORT_FILE_VARIABLE: str(out / f"abort-{rank}.txt")}
+            return self._worker.run(job, variables, self.limits, self.on_tick)
+        except WorkerDied:
+            self._worker_failed = True
+            return None
 
     def _run_torchrun(self, call: RecipeCall, sources: Sources, out: Path, variation: Variation) -> list[RankResult]:
         world = self.workload.world_size or self.device.count
@@ -94,13 +123,16 @@ class Prober:
         return path
 
     def _launch(self, command: list[str], out: Path, rank: int, variation: Variation) -> Ended:
+        env = self._environment(variation) | {ABORT_FILE_VARIABLE: str(out / f"abort-{rank}.txt")}
+        return run_guarded(
+            command, env=env, cwd=out, log=out / f"log-{rank}.txt", limits=self.limits, on_tick=self.on_tick
+        )
+
+    def _environment(self, variation: Variation) -> dict[str, str]:
         env = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
         if self.device.process_group == "nccl" and "LD_PRELOAD" in os.environ:
             env["LD_PRELOAD"] = os.environ["LD_PRELOAD"]  # the caller's own set-up of the real device
         env.update(self.device.environment(variation.limit_bytes))
-        env[ABORT_FILE_VARIABLE] = str(out / f"abort-{rank}.txt")
         env["PYTHONHASHSEED"] = "0"
         env["OOMBISECT_BYTECODE_CACHE"] = str(self.cache / "bytecode" / self.interpreter.version)
-        return run_guarded(
-            command, env=env, cwd=out, log=out / f"log-{rank}.txt", limits=self.limits, on_tick=self.on_tick
-        )
+        return env

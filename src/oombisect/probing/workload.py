@@ -76,6 +76,7 @@ class Variation:
         return {"limit_bytes": self.limit_bytes, "alloc_conf": self.alloc_conf}
 
 
+PLAIN = Variation()
 EXPANDABLE = "expandable_segments:True"
 
 

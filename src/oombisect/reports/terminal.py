@@ -92,8 +92,10 @@ def render(report: Report, console: Console) -> None:
     if report.verdict.steps:
         console.print(steps_table(report.verdict.steps))
     for step in report.verdict.steps:
+        console.print(Text(f"\n{short(step.point)} {step.subject}"))
         for line in evidence_lines(step):
-            console.print(Text(f"  {short(step.point)}  {line}"))
+            console.print(Text(f"  {line}"))
+    console.print()
     _ends(report, console)
     for first, last in report.verdict.unresolved:
         console.print(Text(f"  cannot be probed: {short(first)} .. {short(last)}", style="yellow"))
@@ -108,18 +110,15 @@ def render(report: Report, console: Console) -> None:
 def steps_table(steps: Iterable[StepVerdict]) -> Table:
     """Each step with its sizes."""
     table = Table(box=None, pad_edge=True, header_style="dim", show_edge=False)
-    for name in ("commit", "allocated", "reserved", "external", "class", "confirmed", "subject"):
+    for name in ("commit", "allocated", "reserved", "external", "class", "confirmed"):
         sizes = name in ("allocated", "reserved", "external")
-        table.add_column(
-            name, justify="right" if sizes else "left", no_wrap=True, ratio=1 if name == "subject" else None
-        )
+        table.add_column(name, justify="right" if sizes else "left", no_wrap=True)
     for step in steps:
         table.add_row(
             Text(short(step.point) + (" *" if step.crosses_limit else "")),
             *(Text(format_delta(step.delta.get(name, 0))) for name in ("allocated", "reserved", "external")),
             Text(step.kind, style=_STYLE.get(step.kind, "")),
             Text(step.confirmed),
-            Text(step.subject, overflow="ellipsis", no_wrap=True),
         )
     return table
 

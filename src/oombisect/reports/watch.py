@@ -28,6 +28,7 @@ class ConsoleWatcher:
     def __init__(self, console: Console) -> None:
         self.console = console
         self._status: Status | None = None
+        self._shown: set[int] = set()
         self._doing = ""
         self._where = ""
 
@@ -52,6 +53,9 @@ class ConsoleWatcher:
         if self._status:
             self._status.stop()
             self._status = None
+        if measured.cached and measured.probe in self._shown:
+            return  # told before
+        self._shown.add(measured.probe)
         how = "from the database" if measured.cached else f"{seconds:.1f} s"
         detail = _PURPOSES.get(purpose, purpose)
         parts = [f"{short(target.key):<10}", summary(measured.reading), f"[{how}]", detail, target.subject[:60]]

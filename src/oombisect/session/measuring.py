@@ -16,7 +16,7 @@ from oombisect.history.records import ProbeSpec, StoredProbe
 from oombisect.history.signature import signature
 from oombisect.probing.collect import ProbeRun
 from oombisect.probing.prober import Prober
-from oombisect.probing.workload import RecipeCall, Sources, Variation
+from oombisect.probing.workload import PLAIN, RecipeCall, Sources, Variation
 from oombisect.readings import Outcome, RankReading, Reading
 from oombisect.recipes.resolve import RESOLVER_VERSION
 from oombisect.resources import probes_dir
@@ -24,7 +24,6 @@ from oombisect.resources import probes_dir
 if TYPE_CHECKING:
     from oombisect.history.store import Store
 
-PLAIN = Variation()
 _INFRA_TRIES = 2
 
 

@@ -68,5 +68,5 @@ def open_workshop(
         cache,
         watcher.tick,
     )
-    with repository.acquire_slot() as slot:
+    with repository.acquire_slot() as slot, prober:
         yield Workshop(repository, slot, device, prober, limit)

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 from oombisect.memory.capacity import NeededCapacity
 from oombisect.memory.classify import Classification, PointMemory, classify
-from oombisect.probing.workload import EXPANDABLE, Variation
+from oombisect.probing.workload import EXPANDABLE, PLAIN, Variation
 from oombisect.readings import Outcome, RankReading
 from oombisect.recipes.config_diff import diff
 from oombisect.search.conclusion import Conclusion, Step
-from oombisect.session.measuring import PLAIN, Measured, Measurer, Target
+from oombisect.session.measuring import Measured, Measurer, Target
 from oombisect.session.verdict import StepVerdict
 from oombisect.units import MIB
 
