@@ -150,7 +150,7 @@ def _check_key(config: Any, override: str) -> None:
         else:
             names = _field_names(value)
         if part not in names:
-            near = [".".join([*seen, name]) for name in difflib.get_close_matches(part, names, n=5, cutoff=0.5)]
+            near = [".".join([*seen, name]) for name in difflib.get_close_matches(part, names, n=3, cutoff=0.6)]
             hint = f"; did you mean {', '.join(near)}" if near else ""
             what = ".".join([*seen, part])
             if value is None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from .after_import import after_import
 from .outcome import Unresolved
@@ -27,6 +29,7 @@ class ModelConfigs:
         self.shipped = Path(shipped) if shipped else None
         self.tree = out / "hf-cache"
         self.notes = notes
+        self.unreachable: set[str] = set()
 
     def install(self) -> None:
         """Puts itself in front of the function transformers resolves files with, once transformers is imported."""
@@ -44,9 +47,13 @@ class ModelConfigs:
             placed = self._place(repo, revision)
             if placed is not None:
                 return placed
+            if repo in self.unreachable or not _hub_answers():
+                self.unreachable.add(repo)  # Bridge tries several times, and the hub's own client does for each
+                raise missing_config(repo)
             try:
                 return real(path_or_repo_id, filename, *args, **kwargs)
             except OSError as error:
+                self.unreachable.add(repo)
                 raise missing_config(repo) from error
 
         return cached_file
@@ -80,6 +87,21 @@ class ModelConfigs:
         if note not in self.notes:
             self.notes.append(note)
         return str(target)
+
+
+def _hub_answers() -> bool:
+    """Whether it makes sense to ask the hub: it takes connections, or a proxy stands before it."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE or any(name.lower() in ("https_proxy", "all_proxy") for name in os.environ):
+        return not constants.HF_HUB_OFFLINE
+    address = urlsplit(constants.ENDPOINT)
+    port = address.port or (443 if address.scheme == "https" else 80)
+    try:
+        socket.create_connection((str(address.hostname), port), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def missing_config(repo: str) -> Unresolved:

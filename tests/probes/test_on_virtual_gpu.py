@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.demo.layout import lay_out
 
 from oombisect.demo.repository import DemoRepository, build_demo, find_megatron_core
 from oombisect.virtual_gpu.build import prepare
 from oombisect.virtual_gpu.profiles import parse_gpu
-from tests.demo.layout import lay_out
 
 pytestmark = [
     pytest.mark.virtual_gpu,

@@ -76,9 +76,13 @@ def test_an_unknown_model_without_a_network_says_what_to_run(tmp_path: Path, mon
 
     served = hf_configs.ModelConfigs(str(MODEL_CONFIGS), tmp_path, [])
     monkeypatch.setattr(served, "_in_own_cache", lambda repo, revision: False)
+    monkeypatch.setattr(hf_configs, "_hub_answers", lambda: False)
     wrapped = served._in_front_of(offline)
     with pytest.raises(hf_configs.Unresolved, match=r"hf download a/b config\.json"):
         wrapped("a/b", "config.json", revision="main")
+    monkeypatch.setattr(hf_configs, "_hub_answers", lambda: True)
+    with pytest.raises(hf_configs.Unresolved, match=r"hf download c/d config\.json"):
+        wrapped("c/d", "config.json")
     with pytest.raises(OSError, match="no network"):
         wrapped("a/b", "model.safetensors")
 
