@@ -1,7 +1,7 @@
 """The releases of megatron-bridge at full size: an improvement in their history is found, and its cause told.
 
-Needs the package index (some 30 MB) and several minutes, so it is slow. Runs with a clone of the real repositories, given by
-OOMBISECT_BRIDGE_REPO (and OOMBISECT_MEGATRON_REPO), are here too.
+Needs the package index (some 30 MB) and several minutes, so it is slow. Runs with a clone of the real repositories,
+given by OOMBISECT_BRIDGE_REPO (and OOMBISECT_MEGATRON_REPO), are here too.
 """
 
 from __future__ import annotations

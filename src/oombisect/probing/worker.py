@@ -6,6 +6,7 @@ dies, the probe is run without one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
@@ -60,7 +61,8 @@ class Worker:
         """Let the worker end; it is killed if it does not."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                pipe.close()
+                with contextlib.suppress(OSError):  # what was still to be written is nobody's any more
+                    pipe.close()
         try:
             self._process.wait(5.0)
         except subprocess.TimeoutExpired:
