@@ -166,6 +166,8 @@ class _Probe:
             micro_batch_size=int(config.train.micro_batch_size),
         )
         described = _without_host_paths(plain(config), {str(self.out): "<run>", os.getcwd(): "<run>"})
+        if isinstance(described.get("dist"), dict):
+            described["dist"].pop("local_rank", None)  # who this rank is, not what is configured
         result.update(config=json.loads(canonical(described)), config_hash=config_hash(described))
         self._apply_environment(getattr(config, "env_vars", None) or {})
         self._start_device(layout.world_size)
