@@ -216,7 +216,7 @@ def test_a_damaged_slot_is_mended(project: Project, damage: object) -> None:
 
 def test_kill_at_any_instant_of_a_checkout(project: Project) -> None:
     """A process that lays out commits without end is killed again and again; what the next one lays out is whole."""
-    churn = HOLD.replace("time.sleep(600)", "").replace('print(slot.path, flush=True)', 'print("go", flush=True)') + (
+    churn = HOLD.replace("time.sleep(600)", "").replace("print(slot.path, flush=True)", 'print("go", flush=True)') + (
         "import itertools\nfor n in itertools.cycle((0, 5)):\n    repository.materialise(f'main~{n}', slot)\n"
     )
     arguments = [sys.executable, "-c", churn, str(project.bridge.path), str(project.cache)]

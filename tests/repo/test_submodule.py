@@ -146,7 +146,11 @@ def test_local_directory(url: str, base: str, directory: str | None) -> None:
         ("../m", "", "../m"),
         ("git@github.com:NVIDIA/Megatron-LM.git", "", "https://github.com/NVIDIA/Megatron-LM.git"),
         ("ssh://git@github.com/NVIDIA/Megatron-LM.git", "", "https://github.com/NVIDIA/Megatron-LM.git"),
-        ("../Megatron-LM.git", "git@github.com:NVIDIA-NeMo/Bridge.git", "https://github.com/NVIDIA-NeMo/Megatron-LM.git"),
+        (
+            "../Megatron-LM.git",
+            "git@github.com:NVIDIA-NeMo/Bridge.git",
+            "https://github.com/NVIDIA-NeMo/Megatron-LM.git",
+        ),
         ("git@example.org:m.git", "", "git@example.org:m.git"),
     ],
 )
