@@ -209,9 +209,12 @@ def _keep_sequence_lengths_equal(
         notes.append(f"{key} follows model.seq_length={config.model.seq_length}")
 
 
+_PACKING_FIELDS = ("offline_packing_specs", "packed_sequence_specs")
+
+
 def packing_specs(dataset: Any) -> tuple[Any, str]:
     """The offline-packing settings of a dataset and their field's name; (None, "") where sequences are not packed."""
-    for name in ("offline_packing_specs", "packed_sequence_specs"):
+    for name in _PACKING_FIELDS:
         specs = getattr(dataset, name, None)
         if specs is not None:
             return specs, name
@@ -315,9 +318,22 @@ def freeze(config: Any, frozen: dict[str, Any], notes: list[str]) -> None:
     """
     missed: list[str] = []
     _freeze(config, frozen, "", missed)
+    _freeze_packing(config, frozen, notes)
     if missed:
         shown = ", ".join(sorted(missed)[:20])
         notes.append(f"{len(missed)} fields of the frozen configuration could not be applied here: {shown}")
+
+
+def _freeze_packing(config: Any, frozen: dict[str, Any], notes: list[str]) -> None:
+    """The size of packs, which decides memory, under whichever name this commit has for it."""
+    dataset = frozen.get("dataset") or {}
+    told = next((dataset[name] for name in _PACKING_FIELDS if isinstance(dataset.get(name), dict)), None)
+    specs, where = packing_specs(config.dataset)
+    size = (told or {}).get("packed_sequence_size")
+    if specs is None or size is None or getattr(specs, "packed_sequence_size", size) == size:
+        return
+    specs.packed_sequence_size = size
+    notes.append(f"dataset.{where}.packed_sequence_size is {size}, as in the frozen configuration")
 
 
 def _freeze(owner: Any, frozen: dict[str, Any], prefix: str, missed: list[str]) -> None:
@@ -353,4 +369,17 @@ def _from_plain(value: Any, like: Any) -> Any:
             return type(like)[member]
     if isinstance(value, list) and isinstance(like, tuple):
         return tuple(value)
+    if isinstance(value, dict) and "_type" in value:
+        return _made(value)
     return value
+
+
+def _made(value: dict[str, Any]) -> Any:
+    """A new object of the dataclass a plain one names, where this commit has it and it takes the fields; else None."""
+    module, _, name = str(value["_type"]).rpartition(".")
+    try:
+        kind = getattr(importlib.import_module(module), name)
+        names = [f.name for f in dataclasses.fields(kind) if f.init and f.name in value]
+        return kind(**{name: _from_plain(value[name], None) for name in names})
+    except Exception:
+        return None

@@ -212,6 +212,15 @@ def test_a_frozen_configuration_comes_back_with_its_types() -> None:
     assert len(notes) == 1 and "model.gone" in notes[0]
 
 
+def test_a_frozen_part_that_is_absent_here_is_made_or_missed() -> None:
+    frozen = plain(Config(dataset=Dataset(offline_packing_specs=Packing(4096))))
+    frozen["peft"] = {"_type": "no.such.Thing", "dim": 4}
+    config, notes = Config(dataset=Dataset(offline_packing_specs=None)), list[str]()
+    configuration.freeze(config, frozen, notes)
+    assert config.dataset.offline_packing_specs == Packing(4096)
+    assert config.peft is None and "peft" in notes[0]
+
+
 def test_batches_have_the_shape_of_the_recipe() -> None:
     config = Config()
     config.train.micro_batch_size = 2
