@@ -2,8 +2,8 @@
 
     python benchmarks/driver.py [--repo BRIDGE-CLONE [--megatron MEGATRON-CLONE]]
 
-With a Bridge clone it also times a warm probe of qwen3_8b_lora at full size on the virtual GPU. Whole-process wall times,
-medians; they are only worth something on a quiet machine.
+With a Bridge clone it also times a warm probe of qwen3_8b_lora at full size on the virtual GPU. Whole-process wall
+times, medians; they are only worth something on a quiet machine.
 """
 
 from __future__ import annotations

@@ -35,6 +35,8 @@ class Row:
     gpu: str
     overrides: tuple[str, ...]
     published: float
+    world_size: int | None = None
+    phase: str | None = None  # None: the peak of the whole run
 
 
 ROWS = (
@@ -42,6 +44,15 @@ ROWS = (
     Row("the same with input regather", DENSE[0], DENSE[1], (*DENSE[2], f"{REGATHER}=True"), 42.814),
     Row("Qwen3-8B LoRA as above, without packing", DENSE[0], DENSE[1], (*DENSE[2], *UNPACKED), 47.545),
     Row("the same with input regather", DENSE[0], DENSE[1], (*DENSE[2], *UNPACKED, f"{REGATHER}=True"), 42.814),
+    Row(
+        "Qwen3-8B LoRA as above, on 8 GPUs (DP4), first iteration",
+        *DENSE[:2],
+        (*DENSE[2], *UNPACKED),
+        47.545,
+        8,
+        "step_1",
+    ),
+    Row("the same with input regather", *DENSE[:2], (*DENSE[2], *UNPACKED, f"{REGATHER}=True"), 42.814, 8, "step_1"),
     Row("Qwen3-30B-A3B LoRA, TP4, EP4, balanced routing, sequence 8192", *MOE, 29.890),
     Row("the same with input regather", MOE[0], MOE[1], (*MOE[2], f"{REGATHER}=True"), 28.321),
 )
@@ -74,11 +85,15 @@ def peak(row: Row, options: list[str]) -> float:
     command += ["--recipe", row.recipe, "--gpu", row.gpu, *options]
     for override in row.overrides:
         command += ["--set", override]
+    if row.world_size:
+        command += ["--world-size", str(row.world_size)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     reading = json.loads(done.stdout)["reading"] if done.stdout else None
     if reading is None or reading["outcome"] != "exact":
         sys.exit(f"{row.name}: {reading['reason'] if reading else 'no reading'}")
-    return float(reading["peak_allocated"]) / 1e9
+    if row.phase is None:
+        return float(reading["peak_allocated"]) / 1e9
+    return max(float(rank["phases"][row.phase]["allocated_peak"]) for rank in reading["ranks"]) / 1e9
 
 
 if __name__ == "__main__":

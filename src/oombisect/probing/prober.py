@@ -102,8 +102,13 @@ class Prober:
         command = [str(self.interpreter.path), str(probes_dir() / _SCRIPT), str(job)]
         if world > 1:
             command[1:1] = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
-        ended = self._launch(command, out, 0, variation)
-        return [read_result(out, rank, ended) or classify_death(out, rank, ended, self.limits) for rank in range(world)]
+        results: list[RankResult] = []
+        for _ in range(2):  # compiling takes memory: a run that had to is done again with what it compiled
+            ended = self._launch(command, out, 0, variation)
+            results = [read_result(out, r, ended) or classify_death(out, r, ended, self.limits) for r in range(world)]
+            if not any(result.raw.get("cold_compile") for result in results):
+                break
+        return results
 
     def _write_job(self, call: RecipeCall, sources: Sources, out: Path, variation: Variation, rank: int) -> Path:
         job = job_json(
