@@ -174,9 +174,25 @@ def test_unknown_end(project: Project) -> None:
 
 
 def test_forked(project: Project) -> None:
-    project.bridge.commit("release", {"src/r.py": ""}, branch="release", start=project.ids["grow"])
-    error = refused(project, "release", "main")
-    assert "does not descend" in error.cause and f"{project.ids['grow'][:12]}..main" in error.way_out
+    """A tag on a release branch: the line goes through the merge base, which stands for the branch undone."""
+    grow = project.ids["grow"]
+    one = project.bridge.commit("release", {"src/r.py": ""}, branch="release", start=grow)
+    two = project.bridge.commit("release again", {"src/r.py": "1"}, branch="release")
+    line = commit_range(project.open(), "release", "main")
+    assert [point.key for point in line.points[:2]] == [two, grow]
+    straight = commit_range(project.open(), grow, "main")
+    assert [point.key for point in line.points[1:]] == [point.key for point in straight.points]
+    assert line.lumps == {1: (one, two)}
+    assert any("does not descend" in note and grow[:12] in note for note in line.notes)
+
+
+def test_left_out_commits_stay_with_the_point_after_them(project: Project) -> None:
+    whole = commit_range(project.open(), "v1.0.0", "main")
+    filtered = commit_range(project.open(), "v1.0.0", "main", paths=["README.md"])
+    assert not whole.lumps
+    keys = [point.key for point in whole.points[1:]]
+    covered = [filtered.lumps.get(n, (point.key,)) for n, point in enumerate(filtered.points) if n]
+    assert [sha for lump in covered for sha in lump] == keys
 
 
 def test_no_common_history(project: Project) -> None:

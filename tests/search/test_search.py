@@ -197,7 +197,7 @@ def test_a_change_whose_fresh_readings_disagree_is_not_named():
     ("again", "kind", "confirmed", "named"),
     [
         (Unresolved("does not import today"), "blurred", "refuted", False),
-        (Infra("node lost"), "culprit", "not-tried", True),
+        (Infra("node lost"), "infra", "not-tried", False),
     ],
 )
 @pytest.mark.parametrize("point", [4, 5])

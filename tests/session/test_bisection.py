@@ -169,6 +169,41 @@ def test_a_probe_that_hangs_is_infrastructure_and_tried_again(world: World) -> N
     assert reasons and all("time limit" in reason for reason in reasons)
 
 
+def test_nobody_is_named_when_the_confirming_probes_fail(world: World) -> None:
+    memories = [mib(8000, tag=i, sleep=1) for i in range(3)] + [mib(9800, tag=i, sleep=1) for i in range(3, 6)]
+    assert world.run(memories).exit_code is ExitCode.CULPRIT
+    again = world.run(memories, probe={"time_limit": 0.3})  # what is known needs no probe; what is fresh does
+    assert again.exit_code is ExitCode.INFRASTRUCTURE
+    assert not any(step.named for step in again.verdict.steps)
+
+
+def test_a_path_filter_names_a_group_of_commits_not_the_innocent_one(world: World) -> None:
+    memories = [mib(8000, tag=0), None, mib(9800, tag=1), None, mib(9800, tag=2)]
+    report = world.run(memories, paths=("README.md",))
+    assert report.exit_code is ExitCode.BLURRED
+    (step,) = report.verdict.steps
+    assert not step.named
+    assert world.shas[2] in step.blurred
+
+
+def test_a_good_end_on_another_branch_goes_through_the_merge_base(world: World) -> None:
+    memories = [mib(8000, tag=0), mib(8000, tag=1), mib(9800, tag=2), mib(9800, tag=3)]
+    world.shas = toy.history(world.repo, memories)
+    toy.git(world.repo, "checkout", "--quiet", "-b", "release", world.shas[0])
+    (world.repo / "NEWS").write_text("released\n")
+    toy.git(world.repo, "add", "--all")
+    toy.git(world.repo, "commit", "--quiet", "-m", "release")
+    report = world.run(memories, range="release..main")
+    assert report.verdict.crossing == world.shas[2]
+    assert [step.point for step in report.verdict.steps if step.named] == [world.shas[2]]
+
+
+def test_an_improvement_sought_where_memory_grew_is_told(world: World) -> None:
+    report = world.run([mib(8000), mib(9000, tag=1)], find="improvement")
+    assert report.exit_code is ExitCode.NO_REGRESSION
+    assert any("--find regression" in note for note in report.verdict.notes)
+
+
 def test_a_probe_that_dies_is_unresolved_by_signal(world: World) -> None:
     report = world.run([mib(8000), mib(8000, signal=11), mib(9800)])
     assert report.exit_code is ExitCode.BLURRED

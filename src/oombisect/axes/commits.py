@@ -8,7 +8,7 @@ of the tree, and `Point.parent` says what the commit itself was made on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -34,12 +34,16 @@ def parse_range(text: str) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class CommitRange:
-    """Points of a range; make one with `commit_range`."""
+    """Points of a range; make one with `commit_range`.
+
+    `lumps`: points that stand for several commits (ids, oldest first), so that a step there is one of theirs.
+    """
 
     repository: BridgeRepository
     commits: tuple[Commit, ...]
     points: tuple[Point, ...]
     notes: tuple[str, ...] = ()
+    lumps: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     _trees: list[RelevantTrees] = field(default_factory=list)
 
     @property
@@ -102,56 +106,84 @@ def commit_range(
 ) -> CommitRange:
     """The points from `good` to `bad`.
 
+    Where `bad` does not descend from `good` (tags often lie on release branches), the line goes from `good` to the
+    merge base and on to `bad`: the merge base stands for all that `good`'s own branch did, undone.
+
     Args:
         first_parent: only the bad end's own line of commits (default); False: every commit, in topological order.
         paths: only commits that touch one of these are points between the ends (each is laid out whole all the same).
 
     Raises:
-        OombisectError: an end is unknown, the range is reversed, empty or forked, or no Bridge is in it.
+        OombisectError: an end is unknown, the range is reversed or empty, or no Bridge is in it.
     """
     first, last = repository.resolve(good), repository.resolve(bad)
     if first == last:
         raise OombisectError(
             f"{good} and {bad} are the same commit ({first[:12]})", "Give two commits, the good one first: GOOD..BAD."
         )
-    if not repository.is_ancestor(first, last):
-        raise _wrong_ends(repository, good, bad, first, last)
+    fork = None if repository.is_ancestor(first, last) else _fork(repository, good, bad, first, last)
+    start = fork or first
     options = ["--reverse", "--first-parent"] if first_parent else ["--reverse", "--topo-order", "--full-history"]
-    between = repository.log(*options, f"{first}..{last}", paths=paths)
+    between = repository.log(*options, f"{start}..{last}", paths=paths)
     touched = bool(between)
     if not between or between[-1].sha != last:
         between.append(repository.commit(last))
-    commits = (repository.commit(first), *between)
+    head = [repository.commit(sha) for sha in ((first, fork) if fork else (first,))]
+    commits = (*head, *between)
     if not any(repository.has_package(c) for c in (commits[0], commits[-1])):
         raise OombisectError(
             f"Neither {good} nor {bad} holds src/megatron/bridge", "Name a Megatron Bridge repository with --repo PATH."
         )
-    notes = []
-    if first_parent and not paths and commits[1].parents[:1] != (first,):
+    notes, lumps = [], {}
+    if fork:
+        branch = repository.log("--reverse", "--first-parent", f"{fork}..{first}")
+        lumps[1] = tuple(commit.sha for commit in branch)
+        notes.append(
+            f"{bad} does not descend from {good}: their histories parted at {fork[:12]}, so the line goes through it; "
+            f"a step there is what {good}'s own {len(branch)} commit(s) since then did, undone"
+        )
+    elif first_parent and not paths and commits[1].parents[:1] != (first,):
         notes.append(
             f"{good} is not on the first-parent line of {bad}: the first point after it holds all that was merged since"
         )
     if paths and not touched:
         notes.append(f"No commit from {good} to {bad} touches {', '.join(paths)}: the two ends are the only points")
+    if paths:
+        lumps |= _left_out(commits, [c.sha for c in repository.log(*options, f"{start}..{last}")])
     points = tuple(
         Point(c.sha, c.sha[:9], c.subject, c.author_date, "bridge", c.parents[0] if c.parents else "", c.author)
         for c in commits
     )
-    return CommitRange(repository, commits, points, tuple(notes))
+    return CommitRange(repository, commits, points, tuple(notes), lumps)
 
 
-def _wrong_ends(repository: BridgeRepository, good: str, bad: str, first: str, last: str) -> OombisectError:
+def _left_out(commits: Sequence[Commit], everything: Sequence[str]) -> dict[int, tuple[str, ...]]:
+    """Points before which a path filter left commits out, with those commits and their own."""
+    places = {commit.sha: index for index, commit in enumerate(commits)}
+    lumps, pending = {}, []
+    for sha in everything:
+        pending.append(sha)
+        if sha in places:
+            if len(pending) > 1:
+                lumps[places[sha]] = tuple(pending)
+            pending = []
+    return lumps
+
+
+def _fork(repository: BridgeRepository, good: str, bad: str, first: str, last: str) -> str:
+    """The merge base of two ends of which neither descends from the other.
+
+    Raises:
+        OombisectError: the range is reversed, or the histories have nothing in common that is at hand.
+    """
     if repository.is_ancestor(last, first):
-        return OombisectError(f"The range is reversed: {bad} comes before {good}", f"Swap them: {bad}..{good}")
+        raise OombisectError(f"The range is reversed: {bad} comes before {good}", f"Swap them: {bad}..{good}")
     if repository.is_shallow:
-        return OombisectError(
+        raise OombisectError(
             f"The clone is shallow and does not hold the history from {good} to {bad}",
             "`git fetch --unshallow` brings the rest of it.",
         )
     base = repository.merge_base(first, last)
     if base is None:
-        return OombisectError(f"{good} and {bad} share no history", "Give two commits of one history: GOOD..BAD.")
-    return OombisectError(
-        f"{bad} does not descend from {good}: their histories parted at {base[:12]}",
-        f"Bisect one side of the fork from there: {base[:12]}..{bad}, if {base[:12]} is good.",
-    )
+        raise OombisectError(f"{good} and {bad} share no history", "Give two commits of one history: GOOD..BAD.")
+    return base

@@ -158,6 +158,8 @@ def _verdict(survey: Survey, steps: tuple[Step, ...]) -> Verdict:
     # Large single changes that fresh evidence does not bear out: too thin to name one, and no creep either.
     explained = confirm.taken_back(survey)
     doubtful = [i for i in confirm.candidates(survey) if i not in explained and confirm.deserves_name(survey, i)]
+    if any(confirm.unanswered(survey, i) for i in doubtful):
+        return "infra"
     return "blurred" if doubtful else "creep"
 
 
@@ -197,7 +199,8 @@ def _step(survey: Survey, interval: Interval, candidates: set[Interval]) -> Step
         confirmed=confirmed,
         named=interval in candidates
         and confirm.deserves_name(survey, interval)
-        and confirmed not in ("refuted", "superseded"),
+        and confirmed not in ("refuted", "superseded")
+        and not confirm.unanswered(survey, interval),
         censored=interval.censored,
         phases=tuple((name, delta) for name, delta in moved.items() if abs(delta) > survey.epsilon),
         blurred_with=None if interval.single else _changes(survey, interval),

@@ -56,6 +56,11 @@ def deserves_name(survey: Survey, step: Interval) -> bool:
     return survey.gain(step) >= survey.min_step or not survey.grew
 
 
+def unanswered(survey: Survey, step: Interval) -> bool:
+    """Whether fresh readings were asked for and the machine failed: there is no second evidence, for or against."""
+    return any(isinstance(survey.state.fresh.get(run), Infra) for run in (step.low, step.high))
+
+
 def supported(survey: Survey, step: Interval) -> bool | None:
     """Whether fresh readings of a change and its parent say again what the first ones said; None: not known.
 

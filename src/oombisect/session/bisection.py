@@ -20,8 +20,8 @@ from oombisect.search.requests import Measure, Remeasure, Request, Revert
 from oombisect.search.state import State, observe, start
 from oombisect.session.measuring import Measurer, Target
 from oombisect.session.steps import Judge
-from oombisect.session.verdict import Report, Verdict
-from oombisect.units import format_bytes
+from oombisect.session.verdict import Report, StepVerdict, Verdict
+from oombisect.units import format_bytes, format_delta
 
 if TYPE_CHECKING:
     from oombisect.history.store import Store
@@ -43,6 +43,10 @@ class Line(Protocol):
     def targets(self) -> Sequence[Target]: ...
     @property
     def weights(self) -> Sequence[float]: ...
+    def lump(self, index: int) -> tuple[str, ...]:
+        """The commits that the point stands for, where these are more than its own: a step is one of theirs."""
+        ...
+
     def reverted(self, index: int) -> Target:
         """The bad tip without the change that `index` brought.
 
@@ -89,7 +93,7 @@ class Bisection:
         steps = Judge(self.line, self.measurer, self.limit, conclusion).steps()
         crossing = conclusion.crossing
         verdict = Verdict(
-            kind=conclusion.kind,
+            kind=_kind(conclusion, steps),
             limit_bytes=self.limit,
             crossing=targets[crossing].key if crossing is not None else None,
             steps=steps,
@@ -100,7 +104,7 @@ class Bisection:
             },
             explained=conclusion.explained,
             unresolved=tuple((targets[a].key, targets[b].key) for a, b in conclusion.unresolved),
-            notes=tuple(conclusion.notes),
+            notes=(*conclusion.notes, *_notes(conclusion, self.options)),
         )
         good, bad = (self._end(index) for index in (0, len(targets) - 1))
         events = [event.payload for event in self.store.events(self.session) if event.kind == OBSERVATION]
@@ -174,6 +178,20 @@ class Bisection:
             f"Choose another {name} end, or mend what it says (an override with --set, another --python).",
             ExitCode.USAGE,
         )
+
+
+def _kind(conclusion: Conclusion, steps: Sequence[StepVerdict]) -> str:
+    """The search's verdict; a step among commits that the line leaves out carries no single name."""
+    lumped = conclusion.kind == "culprit" and any(s.named for s in conclusion.steps) and not any(s.named for s in steps)
+    return "blurred" if lumped else conclusion.kind
+
+
+def _notes(conclusion: Conclusion, options: Options) -> list[str]:
+    moved = conclusion.growth.allocated
+    if conclusion.kind == "none" and options.wanted(moved) < 0 and abs(moved) > conclusion.epsilon:
+        other = "regression" if options.find == "improvement" else "improvement"
+        return [f"memory moved the other way: peak allocated {format_delta(moved)}; --find {other} follows that"]
+    return []
 
 
 def _progress(state: State) -> str:

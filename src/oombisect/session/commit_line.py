@@ -73,8 +73,14 @@ class CommitLine:
     def weights(self) -> Sequence[float]:
         return self.axis.weights()
 
+    def lump(self, index: int) -> tuple[str, ...]:
+        """The commits a point stands for, where it stands for more than its own."""
+        return self.axis.lumps.get(index, ())
+
     def reverted(self, index: int) -> Target:
         """See `Line.reverted`."""
+        if index in self.axis.lumps:
+            raise CannotRevert(f"the point stands for {len(self.axis.lumps[index])} commits")
         tip, culprit = self.axis.points[-1], self.axis.points[index]
         try:
             done = self.make.repository.reverted(tip.key, culprit.key)

@@ -25,10 +25,11 @@ _FINEST = 64 * MIB
 
 
 class Targets(Protocol):
-    """The points of a line."""
+    """The points of a line, and the commits that a point stands for besides its own."""
 
     @property
     def targets(self) -> Sequence[Target]: ...
+    def lump(self, index: int) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +65,9 @@ class Judge:
             },
             kind=proof.kind,
             confirmed=step.confirmed,
-            named=step.named,
+            named=step.named and not self.line.lump(step.index),
             crosses_limit=step.index == self.conclusion.crossing,
-            blurred=tuple(
-                self.line.targets[index].key for index in range(step.blurred_with[0], step.blurred_with[1] + 1)
-            )
-            if step.blurred_with
-            else (),
+            blurred=self._suspects(step),
             evidence={
                 **evidence,
                 "classification": dict(proof.evidence),
@@ -82,12 +79,19 @@ class Judge:
             },
         )
 
+    def _suspects(self, step: Step) -> tuple[str, ...]:
+        """The commits that may have brought a step, where it is not one alone."""
+        if step.blurred_with:
+            indices = range(step.blurred_with[0], step.blurred_with[1] + 1)
+            return tuple(sha for i in indices for sha in self.line.lump(i) or (self.line.targets[i].key,))
+        return self.line.lump(step.index)
+
     def _classify(
         self, step: Step, small: tuple[Target, Measured], large: tuple[Target, Measured]
     ) -> tuple[Classification, dict[str, Any]]:
         rank = _deciding(large[1])
         memories = [self._memory(target, measured, rank) for target, measured in (small, large)]
-        if step.named and not step.censored and rank is not None:
+        if step.named and step.confirmed != "not-tried" and not step.censored and rank is not None:
             resolution = max(_FINEST, step.delta.size // 8)
             return self._proved(small, large, rank, resolution, memories)
         return classify(memories[0], memories[1], self.limit), {}
