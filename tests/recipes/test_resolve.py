@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from oombisect.errors import OombisectError
+from oombisect.errors import ExitCode, OombisectError
 from oombisect.recipes.resolve import Request, UnknownRecipe, parse_request, resolve
 from oombisect.recipes.scan import RecipeTable, scan_sources
+from oombisect.recipes.untrusted import REQUEST_LIMIT
 from tests.recipes.make_signatures import load
 
 TABLES = load()
@@ -227,3 +228,25 @@ def test_what_is_no_recipe_name(text: str) -> None:
     with pytest.raises(OombisectError) as told:
         parse_request(text)
     assert not isinstance(told.value, UnknownRecipe) and told.value.way_out
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"toy(x={'-' * 50_000}1)", f"toy(x={'-' * 4000}1)", f"toy(x={'[' * 2000}{']' * 2000})", "t" * 5000),
+        *("toy(x={[]: 1})", "toy(x={1})", "toy(x=b'a')", "toy(x=1j)", "toy(x=1e999)", f"toy(x=0x{'f' * 4000})"),
+        *("toy(x='\0')(", "toy(x='\0'", "toy(x='\udcff)"),
+    ],
+    ids=range(13),
+)
+def test_hostile_text_is_a_usage_error(text: str) -> None:
+    with pytest.raises(OombisectError) as told:
+        parse_request(text)
+    assert told.value.exit_code == ExitCode.USAGE and told.value.way_out
+    assert len(told.value.cause) < 200  # the text is not thrown back whole
+
+
+def test_the_longest_text_that_is_read() -> None:
+    assert parse_request("t" * REQUEST_LIMIT).name == "t" * REQUEST_LIMIT
+    with pytest.raises(OombisectError, match="4097 characters"):
+        parse_request("t" * (REQUEST_LIMIT + 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from oombisect.errors import OombisectError
 from oombisect.recipes.scan import RecipeFunction, RecipeScanner, RecipeTable, scan_sources
+from oombisect.recipes.untrusted import FILE_LIMIT
 from oombisect.repo.bridge import open_repository
 from tests.recipes.make_signatures import load
 from tests.repo.history import RECIPE
@@ -144,6 +146,53 @@ def test_import_cycles_and_dead_ends() -> None:
 def test_a_broken_file_takes_nobody_along() -> None:
     table = scan(bad="def broken(:\n", nul="x = '\0'", qwen__qwen3="def q_sft_config() -> ConfigContainer: ...")
     assert list(table.names) == ["q_sft_config"]
+
+
+GOOD = "def q_sft_config() -> ConfigContainer: ..."
+DEEP = "-" * 100_000 + "1"
+SUM = "+".join(["a"] * 900)  # parsed without trouble; a walk down its tree is another matter
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"x = {DEEP}",
+        f"x = {'(' * 5000}",
+        f"x = {'9' * 5000}",
+        f"def p_sft_config() -> {DEEP}: ...",
+        f"__all__ = [{SUM}]",
+        "__all__ = [{[]: 1}]",
+        f"class K(TypedDict, {DEEP}): ...",
+    ],
+    ids=["minus signs", "brackets", "digits", "annotation", "all", "unhashable", "base"],
+)
+def test_a_hostile_file_takes_nobody_along(text: str) -> None:
+    assert list(scan(bad=text, qwen__qwen3=GOOD).names) == ["q_sft_config"]
+
+
+def test_an_annotation_too_deep_to_be_written_out_costs_that_function_alone() -> None:
+    deep = f"a{'.b' * 900}"
+    with pytest.raises(RecursionError):  # it is parsed without trouble, but not written out
+        ast.unparse(ast.parse(deep))
+    both = scan(qwen__qwen3=f"def p_sft_config(x: {deep}) -> ConfigContainer: ...\n{GOOD}")
+    assert list(both.names) == ["q_sft_config"]
+
+
+def test_a_file_beyond_the_limit_is_skipped() -> None:
+    padding = "#" * (FILE_LIMIT - len(GOOD) - 1)
+    assert list(scan(qwen__qwen3=f"{GOOD}\n{padding}").names) == ["q_sft_config"]
+    assert not scan(qwen__qwen3=f"{GOOD}\n{padding}#").names
+
+
+def test_a_default_of_thousands_of_digits_is_not_kept() -> None:
+    table = scan(qwen__qwen3=f"def q_sft_config(x=0x{'f' * 5000}, y=7) -> ConfigContainer: ...")
+    assert only(table).params == ("x", "y") and only(table).defaults == {"y": 7}
+    assert RecipeTable.from_json(json.loads(json.dumps(table.to_json()))) == table
+
+
+def test_the_warnings_of_somebodys_source_are_not_the_users(recwarn: pytest.WarningsRecorder) -> None:
+    assert scan(qwen__qwen3=f'x = "\\d"\n{GOOD}').names
+    assert not recwarn.list
 
 
 def test_json_round_trip() -> None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import ast
 import difflib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from oombisect.errors import OombisectError
 from oombisect.recipes.scan import RecipeFunction, RecipeTable
+from oombisect.recipes.untrusted import REQUEST_LIMIT, UNREADABLE, parse_expression
 
 RESOLVER_VERSION = 1
 """Part of a measurement's signature: to be raised when a name may lead to another function than before."""
@@ -36,6 +38,7 @@ _HARDWARE = ("h100", "h200", "a100", "b200", "gb200", "b300", "gb300", "r100", "
 # A probe brings its own data, so a recipe that differs by its data set alone is the same workload.
 _NO_VARIANT = ("config", "mock")
 _SHOWN = 3
+_SHOWN_TEXT = 80
 _PRECISION = ("bf16", "fp8cs", "fp8ds", "fp8mx", "fp8sc", "nvfp4", "fp16")
 
 
@@ -77,22 +80,30 @@ def parse_request(text: str) -> Request:
     Raises:
         OombisectError: it is none of these.
     """
+    if len(text) > REQUEST_LIMIT:
+        raise OombisectError(
+            f"{text[:40]!r}... is no recipe name: it has {len(text)} characters",
+            f"At most {REQUEST_LIMIT} characters are read; name a function and few arguments.",
+        )
     match = re.fullmatch(r"\s*(?:([\w.]+):)?(\w+)\s*(\(.*\))?\s*", text, re.DOTALL)
     if match is None:
         raise OombisectError(
             f"{text!r} is no recipe name", 'Write it like qwen3_8b_lora, module:function or name(peft_scheme="dora").'
         )
     try:
-        call = ast.parse(f"f{match[3] or '()'}", mode="eval").body
+        call = parse_expression(f"f{match[3] or '()'}")
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             raise ValueError("not one call")
         names = [k.arg for k in call.keywords]
         if call.args or None in names or len(set(names)) < len(names):
             raise ValueError("not keyword arguments, each once")
         kwargs = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError) as error:
+        json.dumps(kwargs, allow_nan=False)  # a probe is told of them in JSON
+    except UNREADABLE as error:
+        shown = text if len(text) <= _SHOWN_TEXT else f"{text[:_SHOWN_TEXT]}..."
         raise OombisectError(
-            f"The arguments of {text!r} are not literal keyword arguments", 'Write them like name(peft_scheme="dora").'
+            f"The arguments of {shown!r} are not literal keyword arguments that JSON can hold",
+            'Write them like name(peft_scheme="dora").',
         ) from error
     return Request(match[2], match[1] or "", kwargs)
 

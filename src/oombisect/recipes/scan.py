@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from oombisect.recipes.untrusted import UNREADABLE, parse_module
 from oombisect.repo.bridge import BridgeRepository
 from oombisect.repo.mirror import write_atomically
 from oombisect.repo.trees import Entry
@@ -24,6 +25,7 @@ _FORMAT = 2
 _HELPER_PARTS = {"utils", "common"}
 _GENERIC_NAMES = {"pretrain_config", "finetune_config", "sft_config", "peft_config"}
 _CHAIN = 16
+_INT_BITS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +158,10 @@ def _table(found_modules: Iterable[_Module]) -> RecipeTable:
     functions: dict[str, RecipeFunction] = {}
     for module in modules.values():
         for node in module.functions.values():
-            if _is_recipe(module, node):
-                found = _describe(module, node, modules)
-                functions[found.key] = found
+            with contextlib.suppress(*UNREADABLE):  # an annotation nested too deep to be read says nothing
+                if _is_recipe(module, node):
+                    found = _describe(module, node, modules)
+                    functions[found.key] = found
     names: dict[str, list[str]] = {}
     for found in functions.values():
         names.setdefault(found.name, []).append(found.key)
@@ -185,13 +188,12 @@ class _Module:
         parts = path.removeprefix("src/").removesuffix(".py").split("/")
         package = parts[:-1]
         name = ".".join(package if parts[-1] == "__init__" else parts)
-        try:
-            tree = ast.parse(data)
-        except (SyntaxError, ValueError, RecursionError):
-            return None  # a commit may hold a broken file; its other recipes still have names
         module = cls(name, {}, {}, {})
-        for node in tree.body:
-            module._take(node, package)
+        try:
+            for node in parse_module(data).body:
+                module._take(node, package)
+        except UNREADABLE:
+            return None  # a commit may hold a broken file; its other recipes still have names
         return module
 
     @property
@@ -276,9 +278,11 @@ _NOTHING = object()
 
 def _literal(node: ast.expr | None) -> object:
     """A default that JSON can hold; `_NOTHING` for any other."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, (str, int, float, bool, type(None))):
-        return node.value
-    return _NOTHING
+    if not isinstance(node, ast.Constant) or not isinstance(node.value, (str, int, float, bool, type(None))):
+        return _NOTHING
+    if isinstance(node.value, int) and node.value.bit_length() > _INT_BITS:
+        return _NOTHING  # Python does not write thousands of digits out
+    return node.value
 
 
 def _typed_keywords(
