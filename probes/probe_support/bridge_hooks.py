@@ -19,10 +19,13 @@ from .phases import Phases
 
 
 def _module(name: str) -> Any:
+    """The module, None where this Bridge has no such; one that is there and cannot be imported is an error."""
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError:
-        return None
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            return None
+        raise
 
 
 def _replace(module: Any, name: str, value: Any) -> bool:
