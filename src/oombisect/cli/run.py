@@ -22,7 +22,7 @@ def run(
     path: Annotated[
         list[str] | None, typer.Option("--path", help="Only commits that touch this path. Repeatable.")
     ] = None,
-    budget: Annotated[int | None, typer.Option(help="Most probes to spend on the search.", show_default=False)] = None,
+    budget: Annotated[int | None, typer.Option(help="Most probes for search and confirmation, ends included.", show_default=False)] = None,
     min_step: Annotated[
         str | None,
         typer.Option(help="Look for no smaller steps, e.g. 256MiB. Default: growth/8.", show_default=False),
@@ -35,7 +35,7 @@ def run(
     """Name the commits of a range that made peak GPU memory grow, how much each added, and why.
 
     Exit codes: 0 named, 10 no change, 11 blurred by points that cannot be probed, 12 creep, 13 budget spent,
-    14 infrastructure, 2 usage.
+    14 infrastructure, 2 usage, 130 interrupted (128 + n by signal n).
     """
     from oombisect.cli.sessions_of import run_session
 
