@@ -6,14 +6,17 @@ Nothing is written to the user's repository, its checkout is never touched: all 
 from __future__ import annotations
 
 import difflib
+import os
+import posixpath
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.repo import changes
-from oombisect.repo.git import Git, GitError, Kind
+from oombisect.repo.git import Git, GitError, Kind, printable
 from oombisect.repo.mirror import Mirror, Say, clone, mirror_of, update
 from oombisect.repo.revert import Reverted, revert
 from oombisect.repo.slots import Slot, acquire, prune
@@ -22,12 +25,17 @@ from oombisect.repo.trees import ENV_FILES, PACKAGE_DIR, SOURCE_DIR, Entry, Rele
 
 _FULL_ID = re.compile(r"[0-9a-f]{40}")
 _SHORT_ID = re.compile(r"[0-9a-f]{4,39}")
+_LITERAL_PATHS = {"GIT_LITERAL_PATHSPECS": "1"}
 BRIDGE_URL = "https://github.com/NVIDIA-NeMo/Megatron-Bridge.git"
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit as a history lists it. `author_date` is ISO 8601, `parents` in git's order."""
+    """One commit as a history lists it.
+
+    `author_date` is ISO 8601 as `datetime.fromisoformat` takes it, "" where the commit's own is beyond the calendar;
+    `parents` in git's order.
+    """
 
     sha: str
     tree: str
@@ -147,12 +155,19 @@ class BridgeRepository:
         return output.decode().strip() if code == 0 else None
 
     def log(self, *arguments: str, paths: Sequence[str] = ()) -> list[Commit]:
-        """Commits as `git log ARGUMENTS -- PATHS` lists them; the mirror has no branches: name commits by id."""
+        """Commits as `git log ARGUMENTS -- PATHS` lists them; the mirror has no branches: name commits by id.
+
+        Paths are taken to the letter, without wildcards or pathspec magic.
+
+        Raises:
+            OombisectError: a path is none inside the repository.
+        """
+        check_paths(paths)
         layout = "--format=tformat:%H%x00%T%x00%P%x00%aI%x00%an%x00%s"
-        output = self.mirror.local.run("log", layout, *arguments, "--", *paths)
+        output = replace(self.mirror.local, variables=_LITERAL_PATHS).run("log", layout, *arguments, "--", *paths)
         rows = (line.split("\0", 5) for line in output.split("\n") if line)
         return [
-            Commit(sha, tree, tuple(parents.split()), date, _printable(who), _printable(subject))
+            Commit(sha, tree, tuple(parents.split()), _author_date(date), printable(who), printable(subject))
             for sha, tree, parents, date, who, subject in rows
         ]
 
@@ -202,6 +217,19 @@ class BridgeRepository:
         """Whether the commit holds `src/megatron/bridge`."""
         return self.reader.find(commit.tree, PACKAGE_DIR) is not None
 
+    def require_bridge(self, revision: str) -> None:
+        """Refuse a commit without `src/megatron/bridge`: there is nothing to probe in it.
+
+        Raises:
+            OombisectError: it has none (a usage error), or there is no such commit.
+        """
+        commit = self.commit(revision)
+        if not self.has_package(commit):
+            raise OombisectError(
+                f"{self.name} is not a Megatron Bridge repository: {commit.sha[:12]} holds no {PACKAGE_DIR}",
+                "Name a Megatron Bridge clone with --repo PATH.",
+            )
+
     def entry(self, revision: str, path: str) -> Entry | None:
         """The tree entry at `path` of a commit."""
         return self.reader.find(f"{self.resolve(revision)}^{{tree}}", path)
@@ -224,7 +252,7 @@ class BridgeRepository:
 
     @property
     def _slots(self) -> Path:
-        return self.cache / "slots" / self.mirror.path.stem
+        return _real(self.cache / "slots") / self.mirror.path.stem
 
     def prune_slots(self) -> int:
         """Remove slots that no living process holds; how many."""
@@ -274,9 +302,33 @@ class BridgeRepository:
         return replace(laid, changed=done.changed, notes=notes)
 
 
-def _printable(text: str) -> str:
-    """Text from a commit for a terminal: no control characters, no undecodable bytes."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+def _author_date(text: str) -> str:
+    """An author date as git prints it; "" for one beyond the calendar (any 64-bit number can be in a commit)."""
+    try:
+        datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return ""
+    return text
+
+
+def check_paths(paths: Sequence[str]) -> None:
+    """Paths a history may be narrowed to: names of files or directories, from the top of the repository.
+
+    Raises:
+        OombisectError: one is empty, absolute, or leads out of the repository.
+    """
+    for path in paths:
+        outside = path.startswith("/") or posixpath.normpath(path).split("/")[0] == ".."
+        if not path or outside or "\0" in path:
+            raise OombisectError(
+                f"{path!r} is no path inside the repository",
+                f"Name a file or a directory from the repository's top, such as {PACKAGE_DIR}/training.",
+            )
+
+
+def _real(path: Path) -> Path:
+    """Absolute, without symbolic links: git writes such paths into worktrees, and they are compared with ours."""
+    return Path(os.path.realpath(path))
 
 
 def open_repository(
@@ -298,7 +350,7 @@ def open_repository(
     Raises:
         OombisectError: no repository there, or no network.
     """
-    git_root = cache / "git"
+    git_root = _real(cache / "git")
     if megatron is not None and git_directory(megatron) is None:
         raise OombisectError(f"{megatron} is no git repository", "Name a Megatron-LM clone with --megatron PATH.")
     try:

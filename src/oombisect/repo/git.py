@@ -63,15 +63,24 @@ class Kind(Enum):
     NETWORK = "network"
 
 
+def printable(text: str) -> str:
+    """Text of a repository's making for a terminal: no control characters, no undecodable bytes."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
 class GitError(OombisectError):
-    """A git command failed; `stderr` holds its words, `status` its exit status, `reason` the line that says why."""
+    """A git command failed.
+
+    `stderr` holds its words (made printable: a repository can have a say in them), `status` its exit status, `reason`
+    the line that says why.
+    """
 
     def __init__(self, arguments: Sequence[str], status: int, stderr: str) -> None:
-        lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+        lines = [printable(line.strip()) for line in stderr.splitlines() if line.strip()]
         told = [re.sub(r"^(fatal|error): ", "", line) for line in lines if line.startswith(("fatal:", "error:"))]
         # The first complaint is the cause, later ones what came of it.
         self.reason = (told or lines or [f"exit status {status}"])[0]
-        self.status, self.stderr = status, stderr.strip()
+        self.status, self.stderr = status, "\n".join(lines)
         cause = f"git {arguments[0]} failed: {self.reason}"
         way_out = "Check the repository with `git fsck`, and the free disk space."
         if "dubious ownership" in self.reason:
@@ -162,14 +171,20 @@ def check_git() -> tuple[int, ...]:
         OombisectError: there is none, or it is too old (`merge-tree --write-tree`, worktree configuration).
     """
     wanted = ".".join(map(str, MINIMUM_VERSION))
+    way_out = f"Install git {wanted} or newer."
     if shutil.which("git") is None:
-        raise OombisectError(
-            "The git command is not on PATH", f"Install git {wanted} or newer.", ExitCode.INFRASTRUCTURE
-        )
-    text = subprocess.run(["git", "version"], capture_output=True, text=True, check=False).stdout
-    match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
-    version = tuple(int(part) for part in match.groups(default="0")) if match else (0,)
+        raise OombisectError("The git command is not on PATH", way_out, ExitCode.INFRASTRUCTURE)
+    try:
+        said = subprocess.run(["git", "version"], stdin=subprocess.DEVNULL, capture_output=True, check=False).stdout
+    except OSError as error:
+        cause = f"The git command on PATH cannot be run: {error.strerror or error}"
+        raise OombisectError(cause, way_out, ExitCode.INFRASTRUCTURE) from error
+    text = printable(said.decode("utf-8", "replace").strip())
+    match = re.match(r"git version (\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", text)
+    if match is None:
+        cause = f"The git command on PATH does not tell its version; it says {text[:80]!r}"
+        raise OombisectError(cause, way_out, ExitCode.INFRASTRUCTURE)
+    version = tuple(int(part) for part in match.groups(default="0"))
     if version < MINIMUM_VERSION:
-        way_out = f"Install git {wanted} or newer."
-        raise OombisectError(f"git is too old: {text.strip()}", way_out, ExitCode.INFRASTRUCTURE)
+        raise OombisectError(f"git is too old: {text[:80]}", way_out, ExitCode.INFRASTRUCTURE)
     return version

@@ -117,12 +117,12 @@ def mirror_of(root: Path, label: str, seed: str, sources: Sequence[Path], promis
 
     One mirror per label and seed; new sources are added to those it has, vanished ones dropped.
     """
-    path = root / f"{label}-{hashlib.sha256(seed.encode()).hexdigest()[:12]}.git"
+    path = root / f"{label}-{hashlib.sha256(os.fsencode(seed)).hexdigest()[:12]}.git"
     with locked(path):
         if not (path / "HEAD").is_file():
             _make(path)
         alternates = path / "objects" / "info" / "alternates"
-        known = [Path(line) for line in alternates.read_text().splitlines()] if alternates.is_file() else []
+        known = [Path(line) for line in read_text(alternates).splitlines()] if alternates.is_file() else []
         ours = [(source / "objects").resolve() for source in sources]
         wanted = [p for p in dict.fromkeys([*ours, *known]) if p.is_dir()]
         if wanted != known:
@@ -245,13 +245,22 @@ def staged(path: Path) -> Iterator[Path]:
         shutil.rmtree(outer, ignore_errors=True)
 
 
+def read_text(path: Path) -> str:
+    """The text of a file that may hold paths: bytes that are not UTF-8 survive as surrogates."""
+    return path.read_text("utf-8", "surrogateescape")
+
+
 def write_atomically(path: Path, text: str) -> None:
-    """Write to a temporary name in the same directory, then rename; nothing is left of a failure."""
+    """Write to a temporary name in the same directory, then rename; nothing is left of a failure.
+
+    Surrogates stand for bytes that are not UTF-8, as in the paths Python hands out.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
+    data = text.encode("utf-8", "surrogateescape")
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
         written = Path(stream.name)
         try:
-            stream.write(text)
+            stream.write(data)
             stream.flush()
         except OSError:
             written.unlink()

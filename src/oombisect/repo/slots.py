@@ -20,7 +20,7 @@ from typing import IO
 
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.repo.git import Git, GitError
-from oombisect.repo.mirror import Mirror, write_atomically
+from oombisect.repo.mirror import Mirror, read_text, write_atomically
 
 # What a probe reads. Root-level modules of Megatron-LM are importable too: its root goes on sys.path.
 BRIDGE_PATTERNS = ("/src/", "/pyproject.toml", "/uv.lock", "/.gitmodules")
@@ -79,9 +79,9 @@ class Worktree:
     def _git_dir(self) -> Path | None:
         """Where the worktree's `.git` file points, if that is a live worktree of our mirror that points back."""
         try:
-            target = Path((self.path / ".git").read_text().removeprefix("gitdir: ").strip())
-            back = Path((target / "gitdir").read_text().strip())
-        except (OSError, UnicodeDecodeError):
+            target = Path(read_text(self.path / ".git").removeprefix("gitdir: ").strip())
+            back = Path(read_text(target / "gitdir").strip())
+        except OSError:
             return None
         ours = target.parent == self.mirror.path / "worktrees" and back == self.path / ".git"
         return target if ours and (target / "HEAD").is_file() else None
@@ -146,14 +146,14 @@ class Slot:
 
     def _record(self, inner_path: str, mirror: Mirror) -> None:
         text = f"{inner_path}\n{mirror.path}\n"
-        if not self._note.is_file() or self._note.read_text() != text:
+        if not self._note.is_file() or read_text(self._note) != text:
             write_atomically(self._note, text)
 
     def _recorded(self) -> tuple[str, Path] | None:
         """The inner worktree of an earlier commit (maybe of an earlier process): path in the tree, mirror."""
         if not self._note.is_file():
             return None
-        inner_path, _, mirror = self._note.read_text().strip().partition("\n")
+        inner_path, _, mirror = read_text(self._note).strip().partition("\n")
         return inner_path, Path(mirror)
 
     def _forget_other_inners(self, wanted: str | None) -> None:
