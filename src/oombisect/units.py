@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from oombisect.errors import OombisectError
 
+MAX_BYTES = (1 << 63) - 1
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 _FACTORS = {
     "": 1, "b": 1, "k": KIB, "kib": KIB, "m": MIB, "mib": MIB, "g": GIB, "gib": GIB, "t": TIB, "tib": TIB,
@@ -29,13 +31,19 @@ def format_delta(size: int) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """`79.6GiB`, `80 GB`, `81559MiB` or plain bytes -> bytes.
+    """`79.6GiB`, `80 GB`, `81559MiB` or plain bytes (1 MiB or more of them) -> bytes.
 
     Raises:
-        OombisectError: the text is no size, or not a positive one.
+        OombisectError: the text is no size, not a positive one, has no unit and is too small to be meant as bytes, or
+            is larger than 2**63 - 1 bytes.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    match = re.fullmatch(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-z]*)\s*", text, re.ASCII)
     factor = _FACTORS.get(match[2].lower()) if match else None
-    if match is None or factor is None or float(match[1]) <= 0:
+    size = round(Fraction(match[1]) * factor) if match and factor else 0
+    if match is None or size <= 0:
         raise OombisectError(f"{text!r} is not a memory size", "Write it like 79.6GiB, 80GB or 81559MiB.")
-    return round(float(match[1]) * factor)
+    if not match[2] and size < MIB:
+        raise OombisectError(f"{text!r} has no unit", f"Write {match[1]}GiB, or whichever unit is meant.")
+    if size > MAX_BYTES:
+        raise OombisectError(f"{text!r} is more memory than there is", "Write it like 79.6GiB, 80GB or 81559MiB.")
+    return size

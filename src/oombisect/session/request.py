@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from oombisect.errors import OombisectError
 from oombisect.probing.workload import MIN_ITERATIONS, Workload
+from oombisect.units import MAX_BYTES, MIB, format_bytes
 
 FINDS = ("regression", "improvement")
+MAX_ITERATIONS = 1000  # each is recorded in full; memory repeats itself after the second
+MAX_RANKS = 1 << 20
+MAX_PROBES = 1_000_000
+MIN_HOST_BYTES = 64 * MIB  # a Python process alone takes some tens
+
+
+def _within(option: str, value: int | None, low: int, high: int) -> None:
+    if value is not None and not low <= value <= high:
+        raise OombisectError(f"{option} {value} is out of range", f"Use {low} to {high}.")
+
+
+def _size(option: str, value: int | None, low: int) -> None:
+    if value is not None and not low <= value <= MAX_BYTES:
+        raise OombisectError(f"{option} {format_bytes(value)} is out of range", f"Use {format_bytes(low)} or more.")
+
+
+def _positive(option: str, value: float) -> None:
+    if not math.isfinite(value) or value <= 0:
+        raise OombisectError(f"{option} {value} is out of range", "Use a number above 0.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +64,15 @@ class ProbeRequest:
                 f"--iterations {self.iterations} is too few: optimizer state appears at the end of the first step",
                 f"Use {MIN_ITERATIONS} or more.",
             )
-        if self.world_size is not None and self.world_size < 1:
-            raise OombisectError(f"--world-size {self.world_size} is not a number of ranks", "Use 1 or more.")
+        _within("--iterations", self.iterations, MIN_ITERATIONS, MAX_ITERATIONS)
+        _within("--world-size", self.world_size, 1, MAX_RANKS)
+        _within("--micro-batches", self.micro_batches, 1, MAX_RANKS)
+        for rank in self.ranks:
+            _within("--ranks", rank, 0, MAX_RANKS - 1)
+        _positive("--time-limit", self.time_limit)
+        _positive("--moe-skew", self.moe_skew)
+        _size("--host-memory", self.host_bytes, MIN_HOST_BYTES)
+        _size("--limit", self.limit_bytes, 1)
         if self.world_size is not None and any(rank >= self.world_size for rank in self.ranks):
             raise OombisectError(
                 f"--ranks {','.join(map(str, self.ranks))} does not exist in a world of {self.world_size}",
@@ -90,9 +118,9 @@ class BisectRequest:
     def __post_init__(self) -> None:
         if self.find not in FINDS:
             raise OombisectError(f"--find {self.find!r} is not known", f"Use {' or '.join(FINDS)}.")
-        for name, value in (("--budget", self.budget), ("--grid", self.grid)):
-            if value is not None and value < 0:
-                raise OombisectError(f"{name} {value} is no number of probes", "Use 0 or more.")
+        _within("--budget", self.budget, 0, MAX_PROBES)
+        _within("--grid", self.grid, 0, MAX_PROBES)
+        _size("--min-step", self.min_step_bytes, 1)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

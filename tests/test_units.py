@@ -1,0 +1,64 @@
+"""Sizes as people write them."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oombisect.errors import OombisectError
+from oombisect.units import GIB, KIB, MAX_BYTES, MIB, format_bytes, format_delta, parse_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("79.6GiB", round(79.6 * GIB)),
+        ("80 GB", 80 * 10**9),
+        ("81559MiB", 81559 * MIB),
+        (" 1k ", KIB),
+        ("5B", 5),
+        ("1048576", MIB),
+        ("9007199254740993", 9007199254740993),  # more than a float can hold
+        (f"{MAX_BYTES}", MAX_BYTES),
+    ],
+)
+def test_a_size_is_read_exactly(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "GiB", "-1GiB", "0GiB", "0.1B", "1e3GiB", "nan", "inf", "12 parsecs", "٣GiB", "²GiB", "1.GiB"),
+        *("1" * 400, f"{MAX_BYTES + 1}", "9" * 30 + "TiB", "8388608TiB"),
+    ],
+)
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(OombisectError):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["79", "80.5", "81559", "1048575"])
+def test_a_small_number_needs_a_unit(text: str) -> None:
+    with pytest.raises(OombisectError, match="has no unit") as caught:
+        parse_bytes(text)
+    assert f"Write {text}GiB" in caught.value.way_out
+
+
+@given(st.integers(MIB, MAX_BYTES))
+def test_plain_bytes_come_back(size: int) -> None:
+    assert parse_bytes(str(size)) == size
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_size_or_refused(text: str) -> None:
+    with contextlib.suppress(OombisectError):
+        assert 0 < parse_bytes(text) <= MAX_BYTES
+
+
+def test_sizes_are_shown_with_their_unit() -> None:
+    assert [format_bytes(size) for size in (5, 1536 * KIB, 1288490188)] == ["5 B", "1.5 MiB", "1.20 GiB"]
+    assert [format_delta(size) for size in (-GIB, 0)] == ["-1.00 GiB", "+0 B"]
