@@ -19,6 +19,7 @@ import importlib
 import json
 import os
 import selectors
+import signal
 import sys
 from pathlib import Path
 
@@ -35,6 +36,16 @@ _IMPORTS = (
 
 # The virtual GPU reads its limit when it is loaded, which was before the fork.
 _LIMIT = "OOMBISECT_VGPU_LIMIT_BYTES"
+
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when `parent` ends: a fork does not inherit that from the worker."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _limit_device(limit: int) -> None:
@@ -56,11 +67,13 @@ def preload() -> None:
 def start(line: str) -> tuple[str, int]:
     """Forks the probe of one line; returns the job's path and the process id."""
     path, *assignments = line.split("\t")
+    worker = os.getpid()
     child = os.fork()
     if child:
         return path, child
     status = 1
     try:
+        _die_with(worker)
         os.setsid()
         variables = dict(assignment.split("=", 1) for assignment in assignments)
         os.environ.update(variables)

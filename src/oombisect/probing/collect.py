@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from oombisect.printable import printable
 from oombisect.probing.devices import Device
 from oombisect.probing.guard import Ended, Killed, Limits
+from oombisect.probing.result_file import ProbeResult, ResultError, parse_result
 from oombisect.readings import Outcome, RankReading, Reading
 from oombisect.units import format_bytes
 
@@ -26,12 +28,19 @@ class RankResult:
     outcome: Outcome
     reason: str
     ended: Ended
-    reading: RankReading | None = None
-    raw: Mapping[str, Any] = field(default_factory=dict)
+    result: ProbeResult | None = None
+
+    @property
+    def reading(self) -> RankReading | None:
+        return self.result.reading if self.result else None
 
     @property
     def suggested_ranks(self) -> tuple[int, ...]:
-        return tuple(self.raw.get("suggested_ranks") or (self.rank,))
+        return (self.result.suggested_ranks if self.result else ()) or (self.rank,)
+
+    @property
+    def cold_compile(self) -> bool:
+        return self.result is not None and self.result.cold_compile
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +59,22 @@ class ProbeRun:
 def read_result(out: Path, rank: int, ended: Ended) -> RankResult | None:
     """The result file of `rank`; None where there is none, so that the way the process ended must tell.
 
-    A file that is there but is no valid result is a broken probe: Unresolved, with the file named.
+    A file that is there but is no valid result is a broken probe: Unresolved, with the field named.
     """
     path = out / f"result-{rank}.json"
     if not path.is_file():
         return None
     try:
         if path.stat().st_size > _RESULT_LIMIT:
-            raise ValueError(f"larger than {format_bytes(_RESULT_LIMIT)}")
-        raw = json.loads(path.read_text())
-        outcome = Outcome(raw["outcome"])
-        reading = RankReading.from_json(raw | {"trace": raw.get("trace_hash")}) if raw.get("phases") else None
-        if outcome in (Outcome.EXACT, Outcome.CENSORED) and reading is None:
-            raise ValueError("no phases")
-    except (ValueError, KeyError, TypeError) as error:
-        return RankResult(rank, Outcome.UNRESOLVED, f"the probe wrote an unreadable {path.name}: {error}", ended)
-    return RankResult(rank, outcome, raw.get("reason") or "", ended, reading, raw)
+            raise ResultError(f"larger than {format_bytes(_RESULT_LIMIT)}")
+        result = parse_result(json.loads(path.read_text(encoding="utf-8")), rank)
+        snapshot = result.reading.snapshot if result.reading else None
+        if snapshot and ((out / snapshot).is_symlink() or not (out / snapshot).is_file()):
+            raise ResultError(f"snapshot: {snapshot} is not there")
+    except (OSError, ValueError, RecursionError) as error:
+        reason = f"the probe wrote an unreadable {path.name}: {printable(str(error))}"
+        return RankResult(rank, Outcome.UNRESOLVED, reason, ended)
+    return RankResult(rank, result.outcome, result.reason, ended, result)
 
 
 def classify_death(out: Path, rank: int, ended: Ended, limits: Limits) -> RankResult:
@@ -74,7 +83,7 @@ def classify_death(out: Path, rank: int, ended: Ended, limits: Limits) -> RankRe
     missing = abort.read_text(errors="replace").strip() if abort.is_file() else ""
     log = f"{out.name}/log-{rank}.txt"
     if missing:
-        function = missing.splitlines()[0]
+        function = printable(missing.splitlines()[0])[:300]
         return RankResult(rank, Outcome.UNRESOLVED, f"the virtual GPU has no {function} (docs/virtual-gpu.md)", ended)
     if ended.killed is Killed.TIME:
         reason = f"the probe hung: ended after its time limit of {limits.seconds:.0f} s (--time-limit)"
@@ -82,11 +91,14 @@ def classify_death(out: Path, rank: int, ended: Ended, limits: Limits) -> RankRe
     if ended.killed is Killed.HOST_MEMORY:
         reason = f"the probe passed {format_bytes(limits.host_bytes)} of host memory (--host-memory) and was ended"
         return RankResult(rank, Outcome.INFRA, reason, ended)
+    if ended.killed is Killed.LOG:
+        reason = f"the probe wrote more than {format_bytes(limits.log_bytes)} to {log} and was ended"
+        return RankResult(rank, Outcome.UNRESOLVED, reason, ended)
     if ended.exit_code == -signal.SIGKILL:
         reason = "something outside killed the probe (SIGKILL): the host's out-of-memory killer, or a person"
         return RankResult(rank, Outcome.INFRA, reason, ended)
     if ended.exit_code < 0:
-        name = signal.Signals(-ended.exit_code).name
+        name = _signal_name(-ended.exit_code)
         return RankResult(rank, Outcome.UNRESOLVED, f"the probe died of {name}: see {log}", ended)
     tail = _last_line(out / f"log-{rank}.txt")
     return RankResult(rank, Outcome.UNRESOLVED, f"the probe ended with exit code {ended.exit_code}: {tail}", ended)
@@ -99,36 +111,45 @@ def _last_line(log: Path, size: int = 8192) -> str:
             lines = file.read().decode(errors="replace").strip().splitlines()
     except OSError:
         return "no output"
-    return lines[-1][:300] if lines else "no output"
+    return printable(lines[-1])[:300] if lines else "no output"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal: only the first and last of them have names
+        return f"signal {number}"
 
 
 def merge(results: Sequence[RankResult], device: Device, out: Path) -> ProbeRun:
     """One reading of all ranks: as bad as the worst of them, the reason naming the rank."""
     worst = min(results, key=lambda result: _SEVERITY.index(result.outcome))
-    raw = next((result.raw for result in results if result.raw), {})
+    told = [result.result for result in results if result.result]
+    first = told[0] if told else ProbeResult(worst.outcome)
     reason = worst.reason
     if reason and len(results) > 1:
         reason = f"rank {worst.rank}: {reason}"
+    readings = tuple(result.reading for result in told if result.reading)
     reading = Reading(
         outcome=worst.outcome,
         reason=reason,
         device=device.name,
-        simulated=bool(raw.get("simulated", device.simulated)),
-        ranks=tuple(result.reading for result in results if result.reading),
-        recipe_function=raw.get("recipe_function") or "",
-        config_hash=raw.get("config_hash") or "",
-        versions=raw.get("versions") or {},
-        world_size=raw.get("world_size"),
-        attention_backend=raw.get("attention_backend") or "",
-        imported=tuple(sorted({name for result in results for name in result.raw.get("imported") or ()})),
-        notes=tuple(dict.fromkeys(note for result in results for note in result.raw.get("notes") or ())),
+        simulated=device.simulated,
+        ranks=readings,
+        recipe_function=first.recipe_function,
+        config_hash=first.config_hash,
+        versions=first.versions,
+        world_size=first.world_size,
+        attention_backend=first.attention_backend,
+        imported=tuple(sorted({name for result in told for name in result.imported})),
+        notes=tuple(dict.fromkeys(note for result in told for note in result.notes)),
     )
     return ProbeRun(
         reading=reading,
-        config=raw.get("config"),
-        allocator_settings=raw.get("allocator_settings") or "",
+        config=first.config,
+        allocator_settings=first.allocator_settings,
         seconds=sum(result.ended.seconds for result in results),
         peak_host_bytes=max(result.ended.peak_host_bytes for result in results),
         suggested_ranks=results[0].suggested_ranks,
-        snapshots={r.rank: out / r.raw["snapshot"] for r in results if r.raw.get("snapshot")},
+        snapshots={r.rank: out / r.snapshot for r in readings if r.snapshot},
     )

@@ -7,11 +7,12 @@ whole process tree is watched instead.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -22,20 +23,28 @@ import psutil
 _POLL_SECONDS = 0.1
 _GRACE_SECONDS = 5.0
 
+# linux/prctl.h. The library is loaded here: between fork and exec it is too late for that.
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
+
 
 class Killed(StrEnum):
     """Why the guard ended a command."""
 
     TIME = "time"
     HOST_MEMORY = "host memory"
+    LOG = "log"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Wall-clock seconds and resident host bytes one probe may use."""
+    """Wall-clock seconds, resident host bytes and bytes of log one probe may use."""
 
     seconds: float = 900.0
     host_bytes: int = 16 << 30
+    log_bytes: int = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,24 +81,62 @@ def run_guarded(
     Raises:
         OSError: the command cannot be started, or the log cannot be written.
     """
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command, env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )  # fmt: skip
-    return watch(_Child(process), limits, on_tick)
+    with adopting() as bystanders:
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                command, env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                start_new_session=True, preexec_fn=dying_with(os.getpid()),
+            )  # fmt: skip
+        return watch(_Child(process), limits, on_tick, bystanders=bystanders, log=log)
 
 
-def watch(process: Running, limits: Limits, on_tick: Callable[[float], None] | None = None) -> Ended:
-    """Wait for a process that leads a session of its own.
+def dying_with(parent: int) -> Callable[[], None]:
+    """For `Popen(preexec_fn=...)`: the child is killed when `parent`, this process, ends, SIGKILL included.
+
+    Strictly, when the thread that starts the child ends. Two system calls and nothing that takes a lock, so it may run
+    between fork and exec.
+    """
+
+    def prepare() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it ended before it could be asked for
+            os._exit(1)
+
+    return prepare
+
+
+@contextlib.contextmanager
+def adopting() -> Iterator[frozenset[int]]:
+    """While it lasts, orphans among our descendants become our children, so that a daemon cannot get out of sight.
+
+    Yields the children there were before: what comes later belongs to the probe.
+    """
+    before = ctypes.c_int(0)
+    _LIBC.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield frozenset(child.pid for child in psutil.Process().children())
+    finally:
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
+
+
+def watch(
+    process: Running,
+    limits: Limits,
+    on_tick: Callable[[float], None] | None = None,
+    *,
+    bystanders: frozenset[int],
+    log: Path | None = None,
+) -> Ended:
+    """Wait for a process that leads a session of its own, started within `adopting`, which told the `bystanders`.
 
     Whatever it started is ended with it: on a passed limit, on an exception here (Ctrl-C included), and when it ends by
-    itself and leaves children behind.
+    itself and leaves children or daemons behind.
     """
     started = time.monotonic()
     peak = 0
     killed: Killed | None = None
-    tree = _Tree(process.pid)
+    tree = _Tree(process.pid, bystanders)
     try:
         while process.wait(_POLL_SECONDS if peak else 0.0) is None:
             resident = tree.resident_bytes()
@@ -99,6 +146,8 @@ def watch(process: Running, limits: Limits, on_tick: Callable[[float], None] | N
                 killed = Killed.HOST_MEMORY
             elif elapsed > limits.seconds:
                 killed = Killed.TIME
+            elif log is not None and _size(log) > limits.log_bytes:
+                killed = Killed.LOG
             if killed:
                 break
             if on_tick:
@@ -106,8 +155,16 @@ def watch(process: Running, limits: Limits, on_tick: Callable[[float], None] | N
     finally:
         tree.end()
         exit_code = process.wait(None)
+        tree.reap()
     assert exit_code is not None
     return Ended(exit_code, killed, time.monotonic() - started, peak)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 class _Child:
@@ -125,10 +182,11 @@ class _Child:
 
 
 class _Tree:
-    """A process, its descendants, and what else runs in its session (a descendant may lose its parent)."""
+    """A process, its descendants, what else runs in its session, and the orphans we were given meanwhile."""
 
-    def __init__(self, root: int) -> None:
+    def __init__(self, root: int, bystanders: frozenset[int]) -> None:
         self._root = root
+        self._bystanders = bystanders
         self._seen: dict[int, psutil.Process] = {}
 
     def _refresh(self) -> list[psutil.Process]:
@@ -137,12 +195,23 @@ class _Tree:
             if pid in self._seen:
                 continue
             try:
-                mine = pid == self._root or os.getsid(pid) == self._root or process.ppid() in self._seen
+                mine = pid == self._root or os.getsid(pid) == self._root or self._adopted(process)
             except (ProcessLookupError, psutil.Error):
                 continue
             if mine:
                 self._seen[pid] = process
         return [process for process in self._seen.values() if process.is_running()]
+
+    def _adopted(self, process: psutil.Process) -> bool:
+        parent = process.ppid()
+        return parent in self._seen or (parent == os.getpid() and process.pid not in self._bystanders)
+
+    def reap(self) -> None:
+        """Take leave of the orphans that ended as our children; the root is not among them, its `Popen` has."""
+        for pid in self._seen:
+            if pid != self._root:
+                with contextlib.suppress(OSError):
+                    os.waitpid(pid, os.WNOHANG)
 
     def resident_bytes(self) -> int:
         total = 0

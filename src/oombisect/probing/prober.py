@@ -91,7 +91,7 @@ class Prober:
                 self._worker = Worker(command, self._environment(PLAIN), out / "worker-log.txt")
             changed = self._environment(variation).items() - self._environment(PLAIN).items()
             variables = dict(changed) | {ABORT_FILE_VARIABLE: str(out / f"abort-{rank}.txt")}
-            return self._worker.run(job, variables, self.limits, self.on_tick)
+            return self._worker.run(job, variables, self.limits, self.on_tick, out / f"log-{rank}.txt")
         except WorkerDied:
             self._worker_failed = True
             return None
@@ -106,7 +106,7 @@ class Prober:
         for _ in range(2):  # compiling takes memory: a run that had to is done again with what it compiled
             ended = self._launch(command, out, 0, variation)
             results = [read_result(out, r, ended) or classify_death(out, r, ended, self.limits) for r in range(world)]
-            if not any(result.raw.get("cold_compile") for result in results):
+            if not any(result.cold_compile for result in results):
                 break
         return results
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from oombisect.probing.guard import Ended, Limits, watch
+from oombisect.probing.guard import Ended, Limits, adopting, dying_with, watch
 
 _START_SECONDS = 300.0
 
@@ -30,16 +30,21 @@ class Worker:
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 command, env=dict(env), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output,
-                start_new_session=True,
+                start_new_session=True, preexec_fn=dying_with(os.getpid()),
             )  # fmt: skip
         self._lines: list[str] = []
         self._pending = b""
         self._ready = False
 
     def run(
-        self, job: Path, variables: Mapping[str, str], limits: Limits, on_tick: Callable[[float], None] | None
+        self,
+        job: Path,
+        variables: Mapping[str, str],
+        limits: Limits,
+        on_tick: Callable[[float], None] | None,
+        log: Path | None = None,
     ) -> Ended:
-        """Fork a probe of `job`, with `variables` in its environment, and watch it to its end.
+        """Fork a probe of `job`, with `variables` in its environment, and watch it and its `log` to its end.
 
         Raises:
             WorkerDied: the probe was not started, or nobody can tell how it ended.
@@ -48,14 +53,15 @@ class Worker:
             self._expect("ready", _START_SECONDS)
             self._ready = True
         line = "\t".join([str(job), *(f"{name}={value}" for name, value in variables.items())])
-        try:
-            assert self._process.stdin is not None
-            self._process.stdin.write(f"{line}\n".encode())
-            self._process.stdin.flush()
-        except OSError as error:
-            raise WorkerDied(str(error)) from error
-        pid = int(self._expect(f"started {job} ", _START_SECONDS))
-        return watch(_Forked(self, job, pid), limits, on_tick)
+        with adopting() as bystanders:
+            try:
+                assert self._process.stdin is not None
+                self._process.stdin.write(f"{line}\n".encode())
+                self._process.stdin.flush()
+            except OSError as error:
+                raise WorkerDied(str(error)) from error
+            pid = int(self._expect(f"started {job} ", _START_SECONDS))
+            return watch(_Forked(self, job, pid), limits, on_tick, bystanders=bystanders, log=log)
 
     def close(self) -> None:
         """Let the worker end; it is killed if it does not."""
