@@ -145,6 +145,6 @@ def _ranks(text: str | None) -> tuple[int, ...]:
     if text is None or text == "auto":
         return ()
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() for part in parts):
+    if not all(part.isdecimal() and len(part) < 10 for part in parts):
         raise OombisectError(f"--ranks {text!r} is no list of ranks", "Write it like 0,7 (or leave it out).")
     return tuple(dict.fromkeys(int(part) for part in parts))
