@@ -24,12 +24,33 @@ class ExitCode(IntEnum):
 
 
 class ProbeExit(IntEnum):
-    """Exit codes of `probe`, as `git bisect run` understands them."""
+    """Exit codes of `probe`, as `git bisect run` understands them.
+
+    It takes 1 to 127 (but for 125, skip) for a bad commit and stops on 128 and above. So whatever is no measurement is
+    128 and above.
+    """
 
     FITS = 0
     DOES_NOT_FIT = 1
     UNRESOLVED = 125
     INFRASTRUCTURE = 128
+    USAGE = 129
+    INTERRUPTED = 130
+
+
+def probe_failure(code: int) -> int:
+    """The exit code of `probe` for a failure that other commands report with `code`."""
+    if code >= ProbeExit.INFRASTRUCTURE:
+        return code
+    return int(ProbeExit.USAGE if code == ExitCode.USAGE else ProbeExit.INFRASTRUCTURE)
+
+
+class Stopped(BaseException):
+    """A signal that asks the process to end: it unwinds like Ctrl-C, so that probes end and sessions are kept."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
 
 
 class OombisectError(Exception):

@@ -1,43 +1,12 @@
-"""The entry point: the list of commands, and the one place where errors become words and exit codes."""
+"""The entry point: the one place where errors and signals become words and exit codes."""
 
 from __future__ import annotations
 
+import os
 import sys
 
-import typer
-
-from oombisect import __version__
-from oombisect.cli import demo, probe, resume, run, sessions, show
-from oombisect.errors import ExitCode, OombisectError
-
-app = typer.Typer(
-    name="oombisect",
-    help="Find the change that made a Megatron Bridge training run out of GPU memory.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("run")(run.run)
-app.command("probe")(probe.probe)
-app.command("resume")(resume.resume)
-app.command("sessions")(sessions.sessions)
-app.command("show")(show.show)
-app.command("demo")(demo.demo)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"oombisect {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
-    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
-) -> None:
-    """Find the change that made a Megatron Bridge training run out of GPU memory."""
+from oombisect.cli.signals import ignore_signals, raise_on_signals
+from oombisect.errors import ExitCode, OombisectError, Stopped, probe_failure
 
 
 def main() -> None:
@@ -45,24 +14,123 @@ def main() -> None:
     debug = "--debug" in sys.argv[1:]
     if debug:  # wherever it stands: a user adds it to the end of the line that failed
         sys.argv.remove("--debug")
+    code: int
     try:
-        app()
-    except OombisectError as error:
-        if debug:
-            raise
-        print(f"oombisect: {error.cause}", file=sys.stderr)
-        if error.way_out:
-            print(f"  {error.way_out}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        sys.exit(ExitCode.UNEXPECTED)
-    except Exception as error:
-        if debug:
-            raise
-        print(f"oombisect: unexpected {type(error).__name__}: {error}", file=sys.stderr)
-        print(
-            "  This is a bug in oombisect. Run the same line with --debug and report what it prints.", file=sys.stderr
-        )
-        sys.exit(ExitCode.UNEXPECTED)
+        _open_closed_streams()
+        raise_on_signals()
+        code = _run()
+        sys.stdout.flush()
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException as error:
+        ignore_signals()
+        code = _exit_code(error)
+        _report(error, code, debug)
+    ignore_signals()
+    _flush()
+    sys.exit(code)
+
+
+def _run() -> int:
+    """The command's exit code. What is heavy is imported here, where an error or Ctrl-C is caught."""
+    from oombisect.cli.app import app
+
+    try:
+        return int(app(standalone_mode=False) or 0)
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # the parser makes it exit code 1
+            raise ended.__context__ from None
+        sys.stdout.flush()  # a result that cannot be written is an error
+        return int(ended.code or 0)
+
+
+def _command() -> str:
+    """The subcommand: no option that comes before it takes a value."""
+    return next((argument for argument in sys.argv[1:] if not argument.startswith("-")), "")
+
+
+def _exit_code(error: BaseException) -> int:
+    match error:
+        case Stopped() | OombisectError():
+            code = error.exit_code
+        case KeyboardInterrupt():
+            code = int(ExitCode.INTERRUPTED)
+        case BrokenPipeError():
+            code = 128 + 13  # as a shell reports SIGPIPE
+        case OSError():
+            code = int(ExitCode.INFRASTRUCTURE)
+        case _ if _is_usage(error):
+            code = int(ExitCode.USAGE)
+        case _:
+            code = int(ExitCode.UNEXPECTED)
+    return probe_failure(code) if _command() == "probe" else code
+
+
+def _is_usage(error: BaseException) -> bool:
+    """Whether it is one of the parser's own: an unknown option, a missing value."""
+    return hasattr(error, "show") and hasattr(error, "format_message")
+
+
+def _report(error: BaseException, code: int, debug: bool) -> None:
+    """Two sentences on stderr, and a document on stdout where JSON was asked for; silence if nobody listens."""
+    cause, way_out = _words(error)
+    try:
+        if debug and not isinstance(error, Stopped | KeyboardInterrupt):
+            import traceback
+
+            traceback.print_exception(error)
+        elif _is_usage(error):
+            error.show()  # type: ignore[attr-defined]  # with the usage line above it
+        elif not isinstance(error, Stopped | KeyboardInterrupt | BrokenPipeError):
+            print(f"oombisect: {cause}", file=sys.stderr)
+            if way_out:
+                print(f"  {way_out}", file=sys.stderr)
+    except OSError:
+        pass
+    if "--json" in sys.argv[1:] and not isinstance(error, BrokenPipeError):
+        import json
+
+        try:
+            json.dump({"schema": 1, "exit": code, "error": {"cause": cause, "way_out": way_out}}, sys.stdout, indent=1)
+            print()
+        except OSError:
+            pass
+
+
+def _words(error: BaseException) -> tuple[str, str]:
+    """The cause and the way out."""
+    match error:
+        case OombisectError():
+            return error.cause, error.way_out
+        case Stopped() | KeyboardInterrupt():
+            return "Interrupted", "`oombisect sessions` shows what can be resumed."
+        case OSError():
+            where = f" ({error.filename})" if error.filename else ""
+            return f"{error.strerror or error}{where}", "Run the same line with --debug to see where it happened."
+        case _ if _is_usage(error):
+            return str(error.format_message()), "See --help."  # type: ignore[attr-defined]
+    return (
+        f"unexpected {type(error).__name__}: {error}",
+        "This is a bug in oombisect. Run the same line with --debug and report what it prints.",
+    )
+
+
+def _open_closed_streams() -> None:
+    """Streams closed by the caller become /dev/null: no file opened later may take their place."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(opened, True)
+    os.close(opened)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115  # for as long as the process lives
+
+
+def _flush() -> None:
+    """Flush here, where a reader that went away ends in silence; Python itself would complain and exit 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)

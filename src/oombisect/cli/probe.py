@@ -20,7 +20,8 @@ def probe(
 ) -> None:
     """Measure one commit: peak allocated and reserved memory of a short training run.
 
-    Exit codes, as git bisect run has them: 0 fits, 1 does not fit, 125 unresolved, 128 infrastructure, 2 usage.
+    Exit codes, as git bisect run has them: 0 fits, 1 does not fit, 125 unresolved. Whatever is no measurement stops
+    git bisect run: 128 infrastructure or unexpected, 129 usage, 130 interrupted (128 + n by signal n).
     """
     from oombisect.cli.probing_of import probe_once
 

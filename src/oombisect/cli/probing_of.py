@@ -17,16 +17,20 @@ from oombisect.session.single import exit_code, probe_commit, probe_json
 def probe_once(revision: str, request: ProbeRequest, database: Path | None, *, fresh: bool, as_json: bool) -> NoReturn:
     """Probe, print, exit as `git bisect run` expects."""
     with open_store(database or default_database(), clock=clock) as store:
-        _, sha, limit, reading = probe_commit(
-            store,
-            revision,
-            request,
-            watcher=stderr_watcher(),
-            cwd=Path.cwd(),
-            cache=cache_dir(),
-            command=tuple(sys.argv),
-            fresh=fresh,
-        )
+        watcher = stderr_watcher()
+        try:
+            _, sha, limit, reading = probe_commit(
+                store,
+                revision,
+                request,
+                watcher=watcher,
+                cwd=Path.cwd(),
+                cache=cache_dir(),
+                command=tuple(sys.argv),
+                fresh=fresh,
+            )
+        finally:
+            watcher.close()
     if as_json:
         print_json(probe_json(sha, limit, reading))
     else:

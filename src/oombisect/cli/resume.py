@@ -10,11 +10,17 @@ from oombisect.cli.options import Database, Json
 
 
 def resume(
-    session: Annotated[str, typer.Argument(help="The session, a unique prefix of it, or last.")] = "last",
+    session: Annotated[
+        str, typer.Argument(help="The session, a unique prefix of it, or last: the newest bisection.")
+    ] = "last",
     database: Database = None,
     json: Json = False,
 ) -> None:
-    """Go on where an interrupted session stopped; no finished probe runs again."""
+    """Go on where an interrupted session stopped; no finished probe runs again.
+
+    Exit codes: 0 named, 10 no change, 11 blurred by points that cannot be probed, 12 creep, 13 budget spent,
+    14 infrastructure, 2 usage, 130 interrupted (128 + n by signal n).
+    """
     from oombisect.cli.sessions_of import resume_session
 
     resume_session(session, database, as_json=json)

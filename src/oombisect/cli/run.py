@@ -22,7 +22,9 @@ def run(
     path: Annotated[
         list[str] | None, typer.Option("--path", help="Only commits that touch this path. Repeatable.")
     ] = None,
-    budget: Annotated[int | None, typer.Option(help="Most probes for search and confirmation, ends included.", show_default=False)] = None,
+    budget: Annotated[
+        int | None, typer.Option(help="Most probes for search and confirmation, ends included.", show_default=False)
+    ] = None,
     min_step: Annotated[
         str | None,
         typer.Option(help="Look for no smaller steps, e.g. 256MiB. Default: growth/8.", show_default=False),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shlex
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,12 +12,16 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
+from oombisect.errors import ExitCode, OombisectError
 from oombisect.history.location import cache_dir, default_database
+from oombisect.history.records import StoredSession
 from oombisect.history.store import Store, open_store
 from oombisect.reports.terminal import render, report_console
 from oombisect.reports.watch import ConsoleWatcher
 from oombisect.session.request import BisectRequest
 from oombisect.session.running import bisect_range
+
+_MANY = 10_000
 
 
 def run_session(request: BisectRequest, database: Path | None, *, as_json: bool, kind: str = "run") -> NoReturn:
@@ -27,29 +33,45 @@ def run_session(request: BisectRequest, database: Path | None, *, as_json: bool,
 def resume_session(name: str, database: Path | None, *, as_json: bool) -> NoReturn:
     """As `run_session`, from where a session stopped."""
     with open_store(database or default_database(), clock=clock) as store:
-        stored = store.resume_session(name)
+        found = named_session(store, name)
+        if found.spec.kind == "probe":
+            again = shlex.join(["oombisect", *found.spec.command[1:]])
+            raise OombisectError(f"Session {found.id} is a single probe, with nothing to go on with", f"Probe: {again}")
+        stored = store.resume_session(found.id)
         request = BisectRequest.from_json(stored.spec.arguments)
         _run(store, request, database, as_json, kind=stored.spec.kind, session=stored.id)
 
 
+def named_session(store: Store, name: str) -> StoredSession:
+    """The session of that name; `last` is the newest bisection, or the newest of all where there is none."""
+    if name == "last":
+        newest = (session for session in store.sessions(_MANY) if session.spec.kind != "probe")
+        return next(newest, None) or store.session(name)
+    return store.session(name)
+
+
 def _run(store: Store, request: BisectRequest, database: Path | None, as_json: bool, **which: Any) -> NoReturn:
     begun: list[str] = []
+    watcher = stderr_watcher()
     try:
         report = bisect_range(
             store,
             request,
-            watcher=stderr_watcher(),
+            watcher=watcher,
             cwd=Path.cwd(),
             cache=cache_dir(),
             command=tuple(sys.argv),
             on_session=begun.append,
             **which,
         )
-    except BaseException:
-        if begun:
-            where = f" --db {database}" if database else ""
-            print("\nStopped early; every finished probe is kept. To go on:", file=sys.stderr)
-            print(f"  oombisect resume {begun[0]}{where}", file=sys.stderr)
+    except BaseException as error:
+        watcher.close()
+        curable = not (isinstance(error, OombisectError) and error.exit_code == ExitCode.USAGE)
+        if begun and curable:
+            where = ["--db", str(database.absolute())] if database else []
+            with contextlib.suppress(OSError):
+                print("\nStopped early; every finished probe is kept. To go on:", file=sys.stderr)
+                print(f"  {shlex.join(['oombisect', 'resume', begun[0], *where])}", file=sys.stderr)
         raise
     if as_json:
         print_json(report.to_json())

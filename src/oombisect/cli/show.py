@@ -10,12 +10,14 @@ from oombisect.cli.options import Database, Json
 
 
 def show(
-    session: Annotated[str, typer.Argument(help="The session, a unique prefix of it, or last.")] = "last",
+    session: Annotated[
+        str, typer.Argument(help="The session, a unique prefix of it, or last: the newest bisection.")
+    ] = "last",
     database: Database = None,
     json: Json = False,
 ) -> None:
     """Show a session's verdict and every probe of it."""
-    from oombisect.cli.sessions_of import clock, print_json
+    from oombisect.cli.sessions_of import clock, named_session, print_json
     from oombisect.history.location import default_database
     from oombisect.history.store import open_store
     from oombisect.reports.sessions import probe_row_json, render_probes, session_json
@@ -23,7 +25,7 @@ def show(
     from oombisect.session.verdict import Report
 
     with open_store(database or default_database(), clock=clock, readonly=True) as store:
-        found = store.session(session)
+        found = named_session(store, session)
         probes = store.probes(found.id)
     if json:
         rows = [probe_row_json(probe) for probe in probes]

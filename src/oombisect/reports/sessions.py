@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from oombisect.errors import ExitCode
 from oombisect.history.records import SessionState, StoredProbe, StoredSession
 from oombisect.reports.terminal import short
 from oombisect.reports.watch import summary
@@ -31,8 +31,14 @@ def session_json(session: StoredSession) -> dict[str, Any]:
         "good": spec.good,
         "bad": spec.bad,
         "exit": session.exit_code,
-        "verdict": (session.verdict or {}).get("verdict", {}).get("kind"),
+        "verdict": _verdict_kind(session.verdict),
     }
+
+
+def _verdict_kind(stored: Mapping[str, Any] | None) -> str | None:
+    if not stored or "verdict" not in stored:
+        return _probe_verdict(stored) if stored else None
+    return str(stored["verdict"]["kind"])
 
 
 def probe_row_json(probe: StoredProbe) -> dict[str, Any]:
@@ -52,46 +58,53 @@ def probe_row_json(probe: StoredProbe) -> dict[str, Any]:
 
 
 def render_sessions(sessions: Sequence[StoredSession], console: Console) -> None:
-    """A table, newest first."""
+    """Two lines each, newest first: nothing is cut, whatever the width."""
     if not sessions:
         console.print("No sessions yet. `oombisect run GOOD..BAD --recipe NAME` starts one.")
         return
-    table = Table(box=None, header_style="dim", show_edge=False)
-    for name in ("session", "state", "kind", "recipe", "range", "device", "verdict"):
-        table.add_column(name)
     for session in sessions:
         spec = session.spec
         ends = short(spec.good) if spec.good == spec.bad else f"{short(spec.good)}..{short(spec.bad)}"
-        verdict = _verdict(session.verdict)
-        cells = (session.id, str(session.state), spec.kind, spec.recipe, ends, spec.device, verdict)
-        table.add_row(*(Text(cell) for cell in cells))
-    console.print(table)
+        what = f"{session.id}  {session.state}  {spec.kind} {spec.recipe} on {spec.device}"
+        console.print(Text(what), soft_wrap=True)
+        console.print(Text(f"  {ends}  {verdict_text(session.verdict)}".rstrip(), style="dim"), soft_wrap=True)
 
 
-def _verdict(stored: Mapping[str, Any] | None) -> str:
+def verdict_text(stored: Mapping[str, Any] | None) -> str:
+    """What a session ended with, in a few words; nothing while it has not."""
     if not stored:
         return ""
     if "verdict" not in stored:
-        reading = stored.get("reading", {})
-        return f"{reading.get('outcome')}, fits: {reading.get('fits')}"
+        return _probe_verdict(stored) or ""
     verdict = stored["verdict"]
     named = [f"{short(step['point'])} ({step['class']})" for step in verdict["steps"] if step["named"]]
     return f"{verdict['kind']}: {', '.join(named)}" if named else str(verdict["kind"])
+
+
+def _probe_verdict(stored: Mapping[str, Any]) -> str | None:
+    reading = stored.get("reading", {})
+    if reading.get("fits") is None:
+        outcome: str | None = reading.get("outcome")
+        return outcome
+    return "fits" if reading["fits"] else "does not fit"
 
 
 def render_probes(session: StoredSession, probes: Sequence[StoredProbe], console: Console) -> None:
     """The head of a session and each of its probes."""
     spec = session.spec
     limit = f", limit {format_bytes(spec.limit_bytes)}" if spec.limit_bytes else ""
-    console.print(Text(f"{session.id}  {session.state}  {spec.kind} {spec.recipe} on {spec.device}{limit}"))
-    console.print(Text(f"  {spec.repo}  {short(spec.good)}..{short(spec.bad)}", style="dim"))
+    console.print(
+        Text(f"{session.id}  {session.state}  {spec.kind} {spec.recipe} on {spec.device}{limit}"), soft_wrap=True
+    )
+    console.print(Text(f"  {spec.repo}  {short(spec.good)}..{short(spec.bad)}", style="dim"), soft_wrap=True)
     for probe in probes:
         took = _seconds(probe.started, probe.finished)
         what = summary(probe.reading) if probe.reading else "unfinished"
         at = f" at {format_bytes(probe.spec.capacity_bytes)}" if probe.spec.capacity_bytes else ""
         line = f"  {probe.id:>5}  {short(probe.spec.point):<10}  {probe.spec.request}{at}  {what}  {took}"
         console.print(Text(f"{line}  {probe.spec.subject[:60]}"), soft_wrap=True)
-    if session.state is SessionState.INTERRUPTED and spec.kind != "probe":
+    curable = session.exit_code != ExitCode.USAGE
+    if session.state is SessionState.INTERRUPTED and spec.kind != "probe" and curable:
         console.print(Text(f"Go on with: oombisect resume {session.id}", style="bold"))
 
 

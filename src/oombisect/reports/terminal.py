@@ -7,14 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from oombisect.readings import Outcome, Reading
+from oombisect.readings import Outcome, RankReading, Reading
 from oombisect.session.verdict import Report, StepVerdict
 from oombisect.units import format_bytes, format_delta
 
 _STYLE = {"capacity": "red", "fragmentation": "magenta", "external": "yellow", "mixed": "red", "unknown": "dim"}
+_METRICS = {"allocated": "peak allocated", "reserved": "peak reserved", "external": "outside PyTorch"}
+_PHASE_COLUMNS = (
+    "phase", "peak\nallocated", "peak\nreserved", "inactive\nsplit", "retries", "OOMs", "device", "time",
+)  # fmt: skip
+_ENFORCED = "and with the limit enforced it does not survive"
 _CONFIRMED = {
     "yes": "confirmed",
     "superseded": "confirmed, but superseded: reverting it on the bad end does not bring the memory back",
@@ -37,27 +43,32 @@ def report_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=140)
 
 
+def simulated(reading: Reading) -> str:
+    """The label that follows a number of `reading`."""
+    return " (simulated)" if reading.simulated else ""
+
+
 def headline(report: Report) -> str:
     """The answer in one sentence."""
     verdict = report.verdict
-    simulated = " (simulated)" if report.bad.simulated else ""
-    limit = f"{format_bytes(verdict.limit_bytes)}{simulated}"
+    label = simulated(report.bad)
+    limit = f"{format_bytes(verdict.limit_bytes)}{label}"
     growth = format_delta(verdict.growth.get("allocated", 0))
     if verdict.kind == "culprit":
         main = main_step(report)
         if main is None:
-            return f"No single change can be named; peak allocated moved by {growth}{simulated}."
+            return f"No single change can be named; peak allocated moved by {growth}{label}."
         rest = len(verdict.steps) - 1
         others = f" {rest} more step{'s' if rest > 1 else ''} below." if rest else ""
         over = f"and pushed the run over {limit}" if main.crosses_limit else f"against a limit of {limit}"
-        return f'{short(main.point)} "{main.subject}": {_size(main)} {over}; {main.kind}.{others}'
+        return f'{short(main.point)} "{main.subject}": {_size(main, label)} {over}; {main.kind}.{others}'
     texts = {
         "none": f"No change in memory between the ends: {format_bytes(report.bad.peak_allocated)} peak allocated"
-        f"{simulated}, limit {limit}.",
-        "creep": f"Creep: no single change adds much; peak allocated moved by {growth}{simulated} over "
+        f"{label}, limit {limit}.",
+        "creep": f"Creep: no single change adds much; peak allocated moved by {growth}{label} over "
         f"{report.points} points.",
-        "blurred": f"The change lies in a range that cannot be probed; peak allocated moved by {growth}{simulated}.",
-        "budget": f"The probe budget is spent; {verdict.explained:.0%} of {growth}{simulated} is explained so far.",
+        "blurred": f"The change lies in a range that cannot be probed; peak allocated moved by {growth}{label}.",
+        "budget": f"The probe budget is spent; {verdict.explained:.0%} of {growth}{label} is explained so far.",
         "infra": "The probes failed for reasons outside the code; nothing can be named.",
     }
     return texts[verdict.kind]
@@ -77,56 +88,99 @@ def _largest(step: StepVerdict) -> tuple[str, int]:
     return ("allocated", allocated) if abs(allocated) * 2 >= abs(size) else (name, size)
 
 
-def _size(step: StepVerdict) -> str:
+def _size(step: StepVerdict, label: str) -> str:
     stranded = step.evidence.get("fragmentation_bytes")
     if step.kind == "fragmentation" and stranded is not None:
-        return f"{format_delta(stranded)} stranded by the allocator"
+        resolution = (step.evidence.get("needed_capacity") or {}).get("resolution_bytes")
+        within = f" (± {format_bytes(resolution)})" if resolution else ""
+        return f"{format_delta(stranded)}{within}{label} stranded by the allocator"
     name, size = _largest(step)
-    return f"{format_delta(size)} peak {name}" if name != "external" else f"{format_delta(size)} outside PyTorch"
+    return f"{format_delta(size)}{label} {_METRICS[name]}"
 
 
 def render(report: Report, console: Console) -> None:
-    """Print the whole report."""
-    console.print()
-    console.print(Text(headline(report), style="bold"))
-    if report.verdict.steps:
-        console.print(steps_table(report.verdict.steps))
+    """Print the whole report. Lines are never broken here: a terminal wraps them, and no number is cut."""
+    label = simulated(report.bad)
+
+    def line(text: str = "", style: str = "") -> None:
+        console.print(Text(text, style=style), soft_wrap=True)
+
+    line()
+    line(headline(report), "bold")
+    table = steps_table(report.verdict.steps, label)
+    if report.verdict.steps and _has_room(table, console):
+        console.print(table)
     for step in report.verdict.steps:
-        console.print(Text(f"\n{short(step.point)} {step.subject}"))
-        for line in evidence_lines(step):
-            console.print(Text(f"  {line}"))
-    console.print()
-    _ends(report, console)
+        line(f"\n{short(step.point)} {step.subject}", _STYLE.get(step.kind, ""))
+        for text in evidence_lines(step, label):
+            line(f"  {text}")
+    line()
+    for name, reading in (("good", report.good), ("bad", report.bad)):
+        line(f"  {name}: {end_text(reading, report.verdict.limit_bytes)}")
+    line(
+        f"  {report.probes} probes run in this session, {report.probes_cached} answers reused from earlier probes, "
+        f"{report.points} points; session {report.session}",
+        "dim",
+    )
     for first, last in report.verdict.unresolved:
-        console.print(Text(f"  cannot be probed: {short(first)} .. {short(last)}", style="yellow"))
+        line(f"  cannot be probed: {short(first)} .. {short(last)}", "yellow")
     for note in report.verdict.notes:
-        console.print(Text(f"  note: {note}", style="dim"))
-    console.print()
-    console.print(Text("Reproduce:", style="bold"))
+        line(f"  note: {_labelled(note, label)}", "dim")
+    line("\nReproduce:", "bold")
     for command in report.reproduce:
-        console.print(Text(f"  {command}"), soft_wrap=True)
+        line(f"  {command}")
 
 
-def steps_table(steps: Iterable[StepVerdict]) -> Table:
-    """Each step with its sizes."""
-    table = Table(box=None, pad_edge=True, header_style="dim", show_edge=False)
-    for name in ("commit", "allocated", "reserved", "external", "class", "confirmed"):
-        sizes = name in ("allocated", "reserved", "external")
-        table.add_column(name, justify="right" if sizes else "left", no_wrap=True)
+def steps_table(steps: Iterable[StepVerdict], label: str) -> Table:
+    """Each step with its sizes; those of needed capacity where probes found it."""
+    title = Text(f"sizes of the steps{label}, * crosses the limit", style="dim")
+    table = Table(box=None, header_style="dim", show_edge=False, title=title, title_justify="left")
+    for name in ("commit", *_METRICS, "needed", "class"):
+        table.add_column(name, justify="left" if name in ("commit", "class") else "right", no_wrap=True)
     for step in steps:
+        needed = _needed_growth(step)
         table.add_row(
             Text(short(step.point) + (" *" if step.crosses_limit else "")),
-            *(Text(format_delta(step.delta.get(name, 0))) for name in ("allocated", "reserved", "external")),
+            *(Text(format_delta(step.delta.get(name, 0))) for name in _METRICS),
+            Text("" if needed is None else format_delta(needed)),
             Text(step.kind, style=_STYLE.get(step.kind, "")),
-            Text(step.confirmed),
         )
     return table
 
 
-def evidence_lines(step: StepVerdict) -> list[str]:
-    """The proof of one step, a line each."""
+def _has_room(table: Table, console: Console) -> bool:
+    """Whether the table's widest lines fit; where they do not, what it says is said in lines."""
+    unbounded = console.options.update(width=10_000)
+    return Measurement.get(console, unbounded, table).maximum <= console.width
+
+
+def _needed_growth(step: StepVerdict) -> int | None:
+    """How the needed capacity moved, bytes, signed like the step; None where it is not known."""
+    needed = step.evidence.get("needed_capacity") or {}
+    smaller, larger = needed.get("smaller_bytes"), needed.get("larger_bytes")
+    if smaller is None or larger is None:
+        return None
+    grew = step.delta.get("reserved", 0) + step.delta.get("external", 0) >= 0
+    return int(larger - smaller if grew else smaller - larger)
+
+
+def _labelled(text: str, label: str) -> str:
+    """A sentence with its label, if it has a size in it."""
+    return text + label if re.search(r"\d ([KMGT]i)?B\b", text) else text
+
+
+def evidence_lines(step: StepVerdict, label: str) -> list[str]:
+    """The sizes of one step and their proof, a line each; `label` follows every size."""
     evidence = step.evidence
-    lines = [_CONFIRMED[step.confirmed]]
+    sizes = ", ".join(f"{format_delta(step.delta.get(name, 0))} {words}" for name, words in _METRICS.items())
+    at_least = "at least " if evidence.get("censored") else ""
+    lines = [f"{step.kind}: {at_least}{sizes}{label}"]
+    if step.crosses_limit:
+        lines.append("takes the run across the limit")
+    if phases := evidence.get("phases"):
+        moved = ", ".join(f"{phase} {format_delta(size)}" for phase, size in phases.items())
+        lines.append(f"peak allocated by phase: {moved}{label}")
+    lines.append(_CONFIRMED[step.confirmed])
     if step.blurred:
         lines.append(f"blurred: one of {', '.join(short(point) for point in step.blurred)}")
     needed = evidence.get("needed_capacity") or {}
@@ -134,11 +188,11 @@ def evidence_lines(step: StepVerdict) -> list[str]:
     if smaller is not None and larger is not None:
         lines.append(
             f"needed capacity (rank {needed['rank']}, within {format_bytes(needed['resolution_bytes'])}): "
-            f"{format_bytes(smaller)} without, {format_bytes(larger)} with it"
+            f"{format_bytes(smaller)} without, {format_bytes(larger)} with it{label}"
         )
     if needed.get("larger_expandable_bytes") is not None:
-        lines.append(f"with expandable segments it needs {format_bytes(needed['larger_expandable_bytes'])}")
-    lines.extend(evidence.get("classification", {}).get("notes", ()))
+        lines.append(f"with expandable segments it needs {format_bytes(needed['larger_expandable_bytes'])}{label}")
+    lines.extend(_labelled(note, label) for note in evidence.get("classification", {}).get("notes", ()))
     if "submodule" in evidence:
         moved = evidence["submodule"]
         lines.append(f"moves Megatron-LM {short(moved['before'] or 'none')} -> {short(moved['after'] or 'none')}")
@@ -158,57 +212,66 @@ def evidence_lines(step: StepVerdict) -> list[str]:
 
 def render_reading(point: str, limit: int, reading: Reading, console: Console) -> None:
     """One reading, with every phase."""
-    console.print(Text(f"{short(point)}  {reading.recipe_function}", style="bold"))
+    console.print(Text(f"{short(point)}  {reading.recipe_function}", style="bold"), soft_wrap=True)
     if reading.outcome in (Outcome.UNRESOLVED, Outcome.INFRA):
-        console.print(Text(f"  {reading.outcome}: {reading.reason}", style="yellow"))
+        console.print(Text(f"  {reading.outcome}: {reading.reason}", style="yellow"), soft_wrap=True)
         return
-    label = " (simulated)" if reading.simulated else ""
+    label = simulated(reading)
     fits = "fits" if reading.fits else "does not fit"
-    console.print(Text(f"  {fits} in {format_bytes(limit)} on {reading.device}{label}"))
+    console.print(Text(f"  {fits} in {format_bytes(limit)} on {reading.device}{label}"), soft_wrap=True)
+    if reason := why(reading, limit):
+        console.print(Text(f"  {reason}"), soft_wrap=True)
     for rank in reading.ranks:
-        table = Table(box=None, header_style="dim", show_edge=False, title=f"rank {rank.rank} of {reading.world_size}")
-        for name in ("phase", "peak allocated", "peak reserved", "inactive split", "retries", "OOMs", "device", "time"):
-            table.add_column(name, justify="left" if name == "phase" else "right")
-        for name, phase in rank.phases.items():
-            used = "" if phase.device_used is None else format_bytes(phase.device_used)
-            sizes = (phase.allocated_peak, phase.reserved_peak, phase.inactive_split_peak)
-            counts = (str(phase.alloc_retries), str(phase.ooms))
-            table.add_row(name, *(format_bytes(size) for size in sizes), *counts, used, f"{phase.seconds:.2f} s")
-        console.print(table)
+        console.print(Text(f"rank {rank.rank} of {reading.world_size}{label}"))
+        _phases(rank, label, console)
         if rank.oom:
-            console.print(Text(f"  out of memory in {rank.oom.phase}: {rank.oom.message}", style="red"))
+            console.print(
+                Text(f"  out of memory in {rank.oom.phase}: {rank.oom.message}{label}", style="red"), soft_wrap=True
+            )
     if reading.attention_backend:
-        console.print(Text(f"  attention: {reading.attention_backend}", style="dim"))
+        console.print(Text(f"  attention: {reading.attention_backend}", style="dim"), soft_wrap=True)
     for note in reading.notes:
-        console.print(Text(f"  note: {note}", style="dim"))
+        console.print(Text(f"  note: {note}", style="dim"), soft_wrap=True)
 
 
-def _ends(report: Report, console: Console) -> None:
+def _phases(rank: RankReading, label: str, console: Console) -> None:
     table = Table(box=None, header_style="dim", show_edge=False)
-    for name in ("", "outcome", "peak allocated", "peak reserved", "external", f"fits {format_bytes(report.verdict.limit_bytes)}"):  # fmt: skip  # noqa: E501
-        table.add_column(name)
-    for name, reading in (("good", report.good), ("bad", report.bad)):
-        table.add_row(name, *(Text(cell) for cell in reading_cells(reading)))
-    console.print(table)
-    console.print(
-        Text(
-            f"  {report.probes} probes run, {report.probes_cached} answered from the database, "
-            f"{report.points} points; session {report.session}",
-            style="dim",
-        )
-    )
+    for name in _PHASE_COLUMNS:
+        table.add_column(name, justify="left" if name == "phase" else "right", no_wrap=True)
+    for name, phase in rank.phases.items():
+        used = "" if phase.device_used is None else format_bytes(phase.device_used)
+        sizes = (phase.allocated_peak, phase.reserved_peak, phase.inactive_split_peak)
+        counts = (str(phase.alloc_retries), str(phase.ooms))
+        table.add_row(name, *(format_bytes(size) for size in sizes), *counts, used, f"{phase.seconds:.2f} s")
+    if _has_room(table, console):
+        console.print(table)
+        return
+    for name, phase in rank.phases.items():
+        allocated, reserved = format_bytes(phase.allocated_peak), format_bytes(phase.reserved_peak)
+        console.print(Text(f"  {name}: {allocated} allocated, {reserved} reserved{label}"), soft_wrap=True)
 
 
-def reading_cells(reading: Reading) -> tuple[str, ...]:
-    """Outcome, peak allocated, peak reserved, external, fits."""
+def end_text(reading: Reading, limit: int) -> str:
+    """One end of the range in a line."""
     if reading.outcome in (Outcome.UNRESOLVED, Outcome.INFRA):
-        return (f"{reading.outcome}: {reading.reason}", "", "", "", "")
+        return f"{reading.outcome}: {reading.reason}"
     bound = ">= " if reading.outcome is Outcome.CENSORED else ""
-    simulated = " simulated" if reading.simulated else ""
-    return (
-        f"{reading.outcome}{simulated}",
-        bound + format_bytes(reading.peak_allocated),
-        bound + format_bytes(reading.peak_reserved),
-        format_bytes(reading.external),
-        {True: "yes", False: "no", None: "?"}[reading.fits],
+    sizes = (
+        f"{bound}{format_bytes(reading.peak_allocated)} peak allocated, "
+        f"{bound}{format_bytes(reading.peak_reserved)} peak reserved, "
+        f"{format_bytes(reading.external)} outside PyTorch{simulated(reading)}"
     )
+    fits = {True: "fits", False: "does not fit", None: "not known to fit"}[reading.fits]
+    return f"{reading.outcome}, {sizes}; {fits} {format_bytes(limit)}"
+
+
+def why(reading: Reading, limit: int) -> str:
+    """What decided whether an exact reading fits, where peak device use alone does not; else nothing."""
+    if reading.outcome is not Outcome.EXACT or reading.fits is None or reading.peak_device <= limit:
+        return ""
+    label = simulated(reading)
+    least = max(rank.peak_allocated + rank.external for rank in reading.ranks)
+    if least > limit:
+        return f"peak allocated and memory outside PyTorch are {format_bytes(least)}{label}, above the limit"
+    end = "but with the limit enforced it runs to the end" if reading.fits else _ENFORCED
+    return f"peak device use {format_bytes(reading.peak_device)}{label} is above the limit, {end}"

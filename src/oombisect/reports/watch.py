@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
 from oombisect.probing.workload import Variation
 from oombisect.readings import Outcome, Reading
-from oombisect.reports.terminal import short
+from oombisect.reports.terminal import short, simulated
 from oombisect.session.measuring import Measured, Target
 from oombisect.units import format_bytes
 
@@ -30,10 +32,11 @@ class ConsoleWatcher:
         self._status: Status | None = None
         self._shown: set[int] = set()
         self._doing = ""
+        self._capacity: int | None = None
         self._where = ""
 
     def say(self, text: str) -> None:
-        self.console.print(escape(text), style="dim", highlight=False)
+        self._print(escape(text), style="dim")
 
     def progress(self, text: str) -> None:
         """How far the search is: growth explained, what is still open."""
@@ -41,25 +44,38 @@ class ConsoleWatcher:
 
     def probe_started(self, target: Target, variation: Variation, purpose: str) -> None:
         self._doing = f"{short(target.key)} {target.subject[:50]} {_detail(variation, purpose)}".rstrip()
+        self._capacity = variation.limit_bytes
         if self.console.is_terminal:
             self._status = self.console.status(escape(self._line(0.0)))
-            self._status.start()
+            with contextlib.suppress(OSError):
+                self._status.start()
 
     def tick(self, seconds: float) -> None:
         if self._status:
             self._status.update(escape(self._line(seconds)))
 
     def probe_finished(self, target: Target, measured: Measured, purpose: str, seconds: float) -> None:
-        if self._status:
-            self._status.stop()
-            self._status = None
+        self.close()
         if measured.cached and measured.probe in self._shown:
             return  # told before
         self._shown.add(measured.probe)
         how = "from the database" if measured.cached else f"{seconds:.1f} s"
         detail = _PURPOSES.get(purpose, purpose)
+        if not measured.cached and self._capacity:
+            detail = f"{detail} at {format_bytes(self._capacity)}".strip()
         parts = [f"{short(target.key):<10}", summary(measured.reading), f"[{how}]", detail, target.subject[:60]]
-        self.console.print(escape("  ".join(part for part in parts if part)), highlight=False, soft_wrap=True)
+        self._print(escape("  ".join(part for part in parts if part)))
+
+    def close(self) -> None:
+        """Take the live line off the terminal."""
+        if self._status:
+            with contextlib.suppress(OSError):
+                self._status.stop()
+            self._status = None
+
+    def _print(self, text: str, style: str | None = None) -> None:
+        with contextlib.suppress(OSError):  # nobody reads stderr: the result does not depend on it
+            self.console.print(text, style=style, highlight=False, soft_wrap=True)
 
     def _line(self, seconds: float) -> str:
         return "  ".join(part for part in (f"probing {self._doing}", f"{seconds:.0f} s", self._where) if part)
@@ -74,13 +90,14 @@ def _detail(variation: Variation, purpose: str) -> str:
 
 def summary(reading: Reading) -> str:
     """A reading in a few words."""
+    label = simulated(reading)
     match reading.outcome:
         case Outcome.EXACT:
-            sizes = f"{format_bytes(reading.peak_allocated)} allocated, {format_bytes(reading.peak_reserved)} reserved"
-            return f"{sizes} simulated" if reading.simulated else sizes
+            allocated, reserved = format_bytes(reading.peak_allocated), format_bytes(reading.peak_reserved)
+            return f"{allocated} allocated, {reserved} reserved{label}"
         case Outcome.CENSORED:
             oom = next((rank.oom for rank in reading.ranks if rank.oom), None)
             where = f" in {oom.phase}" if oom else ""
-            return f"out of memory{where}, at least {format_bytes(reading.peak_allocated)} allocated"
+            return f"out of memory{where}, at least {format_bytes(reading.peak_allocated)} allocated{label}"
         case _:
             return f"{reading.outcome}: {reading.reason}"

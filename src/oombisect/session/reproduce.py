@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 from oombisect.search.conclusion import Conclusion
 from oombisect.session.commit_line import CommitLine
 from oombisect.session.opening import Workshop
 from oombisect.session.request import BisectRequest, ProbeRequest
 
+_EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+
 
 def reproduce_commands(
     conclusion: Conclusion, line: CommitLine, request: BisectRequest, workshop: Workshop
 ) -> tuple[str, ...]:
-    """Probes of the first step's two sides, or of the ends where there is no step."""
-    if conclusion.steps:
-        pair = (conclusion.steps[0].parent, conclusion.steps[0].index)
-    else:
-        pair = (0, len(line.targets) - 1)
-    options = probe_options(request.probe, workshop)
-    return tuple(shlex.join(["oombisect", "probe", line.targets[index].key[:12], *options]) for index in pair)
+    """Fresh probes of both sides of every named step, or of the ends where none is named.
+
+    Where what moved is not peak allocated the allocator may strand memory. What decides that is added: both sides with
+    the limit written out, and the larger one with expandable segments.
+    """
+
+    def probe(index: int, *more: str, limit: int | None = request.probe.limit_bytes) -> str:
+        options = probe_options(replace(request.probe, limit_bytes=limit), workshop)
+        return shlex.join(["oombisect", "probe", line.targets[index].key[:12], *options, *more, "--fresh"])
+
+    commands: list[str] = []
+    for step in conclusion.steps:
+        if step.named:
+            sides = (step.parent, step.index)
+            commands += [probe(index) for index in sides]
+            if 2 * abs(step.delta.allocated) < abs(step.delta.reserved):
+                larger = step.index if step.delta.reserved > 0 else step.parent
+                commands += [probe(index, limit=workshop.limit) for index in sides]
+                commands.append(probe(larger, "--env", _EXPANDABLE, limit=workshop.limit))
+    return tuple(dict.fromkeys(commands or [probe(0), probe(len(line.targets) - 1)]))
 
 
 def probe_options(request: ProbeRequest, workshop: Workshop) -> list[str]:

@@ -1,0 +1,169 @@
+"""The report says every number whole, at any width, and labels what is simulated."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from oombisect.errors import ExitCode
+from oombisect.history.records import SessionSpec, SessionState, StoredSession
+from oombisect.probing.workload import Variation
+from oombisect.readings import Oom, Outcome, PhaseMetrics, RankReading, Reading
+from oombisect.reports.sessions import render_sessions, session_json
+from oombisect.reports.terminal import render, render_reading
+from oombisect.reports.watch import ConsoleWatcher
+from oombisect.session.measuring import Measured, Target
+from oombisect.session.verdict import Report, StepVerdict, Verdict
+from oombisect.units import GIB
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+SIZE = re.compile(r"\d ([KMGT]i)?B\b")
+LONG = "Give every chunk of queries a tensor of its own, which is as simple as it gets and reads well " * 2
+
+
+def gib(size: float) -> int:
+    return int(size * GIB)
+
+
+def reading(allocated: float, reserved: float, *, fits: bool | None = None, **more: Any) -> Reading:
+    phase = PhaseMetrics(allocated_peak=gib(allocated), reserved_peak=gib(reserved), device_used=gib(reserved))
+    rank = RankReading(0, {"optimizer": phase, "step_2": phase}, external=gib(0.5), oom=more.pop("oom", None))
+    known: dict[str, Any] = {"device": "virtual:h100-80gb", "simulated": True, "world_size": 8, **more}
+    return Reading(known.pop("outcome", Outcome.EXACT), ranks=(rank,), fits=fits, **known)
+
+
+def step(number: int, kind: str, evidence: Mapping[str, Any], **delta: int) -> StepVerdict:
+    point = f"{number}" * 40
+    return StepVerdict(point, "a" * 40, LONG, "bridge", delta, kind, "yes", evidence, crosses_limit=number == 1)
+
+
+FRAGMENTATION = step(
+    1, "fragmentation",
+    {"fragmentation_bytes": gib(2.17), "phases": {"optimizer": gib(1.11), "step_2": gib(-3.33)},
+     "classification": {"notes": ["4.44 GiB would do for a perfect allocator"]},
+     "needed_capacity": {"rank": 0, "smaller_bytes": gib(77.5), "larger_bytes": gib(79.67),
+                         "larger_expandable_bytes": gib(76.81), "resolution_bytes": gib(0.21)}},
+    allocated=0, reserved=gib(12.34), external=0,
+)  # fmt: skip
+CAPACITY = step(2, "capacity", {}, allocated=gib(-15.39), reserved=gib(-15.48), external=gib(-0.25))
+REPORT = Report(
+    session="20260101-1",
+    verdict=Verdict("culprit", gib(79.18), "1" * 40, (FRAGMENTATION, CAPACITY), {"allocated": gib(5.39)}, 1.0),
+    good=reading(70.12, 72.34, fits=True),
+    bad=reading(75.51, 81.55, fits=False),
+    probes=9,
+    probes_cached=2,
+    points=40,
+    workload={},
+    reproduce=("oombisect probe 111111111111 --recipe " + "x" * 200,),
+)  # fmt: skip
+
+
+def shown(report: Report, width: int, *, terminal: bool) -> str:
+    out = io.StringIO()
+    render(report, Console(file=out, width=width, force_terminal=terminal, highlight=False, color_system=None))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 80, 140])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_numbers_ids_and_classes_are_whole(width: int, terminal: bool) -> None:
+    text = shown(REPORT, width, terminal=terminal)
+    sizes = "+2.17 GiB|0.21 GiB|+12.34 GiB|-15.39 GiB|-15.48 GiB|77.50 GiB|79.67 GiB|76.81 GiB|70.12 GiB|81.55 GiB"
+    for whole in (*sizes.split("|"), "1111111111", "2222222222", "fragmentation", "capacity", LONG, *REPORT.reproduce):
+        assert whole in text
+    assert "…" not in text
+    assert "9 probes run in this session, 2 answers reused" in text
+
+
+def test_the_table_is_there_at_80_columns() -> None:
+    (header,) = [line for line in shown(REPORT, 80, terminal=True).splitlines() if "needed" in line and "class" in line]
+    assert len(header) <= 80
+    (row,) = [line for line in shown(REPORT, 80, terminal=True).splitlines() if "1111111111 *" in line]
+    sizes = ["+0", "B", "+12.34", "GiB", "+0", "B", "+2.17", "GiB"]
+    assert row.split() == ["1111111111", "*", *sizes, "fragmentation"]
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_every_line_with_a_size_says_simulated(width: int) -> None:
+    text = shown(REPORT, width, terminal=False)
+    rows = [line for line in text.splitlines() if SIZE.search(line) and not re.match(r" ?[12]{10} [*+ ]", line)]
+    assert len(rows) >= 7
+    assert all("(simulated)" in row for row in rows), rows
+    assert "sizes of the steps (simulated)" in text or width == 40
+
+
+def test_a_measured_report_does_not_say_simulated() -> None:
+    real = replace(REPORT, good=replace(REPORT.good, simulated=False), bad=replace(REPORT.bad, simulated=False))
+    assert "simulated" not in shown(real, 80, terminal=False)
+
+
+def test_stranded_bytes_have_their_resolution() -> None:
+    assert "+2.17 GiB (± 0.21 GiB) (simulated) stranded" in shown(REPORT, 80, terminal=False)
+
+
+def probe_report(one: Reading, width: int = 80) -> str:
+    out = io.StringIO()
+    render_reading("c" * 40, gib(79.18), one, Console(file=out, width=width, highlight=False))
+    return out.getvalue()
+
+
+def test_a_probe_says_why_it_does_not_fit() -> None:
+    assert "with the limit enforced it does not survive" in probe_report(reading(75, 81, fits=False))
+    assert "with the limit enforced it runs to the end" in probe_report(reading(75, 81, fits=True))
+    assert "79.50 GiB (simulated), above the limit" in probe_report(reading(79, 81, fits=False))
+    assert "above the limit" not in probe_report(reading(75, 76, fits=True))
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_probe_shows_whole_numbers(width: int) -> None:
+    oom = Oom("step_2", "CUDA out of memory. Tried to allocate 1.23 GiB. " * 3)
+    text = probe_report(reading(75.25, 81.75, outcome=Outcome.CENSORED, fits=False, oom=oom), width)
+    assert "75.25 GiB" in text and "81.75 GiB" in text and "…" not in text
+    assert oom.message + " (simulated)" in text
+
+
+def test_progress_lines_name_the_capacity_and_are_labelled() -> None:
+    out = io.StringIO()
+    watcher = ConsoleWatcher(Console(file=out, width=40))
+    target = Target("d" * 40, LONG, {}, lambda: None, lambda: None)  # type: ignore[arg-type,return-value]
+    watcher.probe_started(target, Variation(limit_bytes=gib(77.25)), "capacity")
+    oom = reading(75, 76, outcome=Outcome.CENSORED, oom=Oom("step_2", "CUDA out of memory"))
+    watcher.probe_finished(target, Measured(1, oom, cached=False), "capacity", 1.0)
+    (line,) = out.getvalue().splitlines()
+    assert "needed capacity at 77.25 GiB" in line
+    assert "at least 75.00 GiB allocated (simulated)" in line
+
+
+def test_the_live_line_is_taken_away() -> None:
+    out = io.StringIO()
+    watcher = ConsoleWatcher(Console(file=out, width=80, force_terminal=True))
+    target = Target("d" * 40, "subject", {}, lambda: None, lambda: None)  # type: ignore[arg-type,return-value]
+    watcher.probe_started(target, Variation(), "measure")
+    watcher.close()
+    assert out.getvalue().endswith("\x1b[2K")  # the line erased, and nothing after it
+
+
+def session(verdict: Mapping[str, Any] | None, kind: str = "probe") -> StoredSession:
+    spec = SessionSpec(kind, ("oombisect",), {}, "/repo", "a_recipe_with_a_long_name", "virtual:h100-80gb", "e" * 40, "f" * 40)  # fmt: skip  # noqa: E501
+    return StoredSession("20260101-123", spec, SessionState.FINISHED, T0, T0, "1", int(ExitCode.CULPRIT), verdict)
+
+
+@pytest.mark.parametrize(
+    ("fits", "outcome", "word"),
+    [(True, "exact", "fits"), (False, "exact", "does not fit"), (None, "unresolved", "unresolved")],
+)
+def test_sessions_in_words_and_whole_ids(fits: bool | None, outcome: str, word: str) -> None:
+    one = session({"schema": 1, "reading": {"outcome": outcome, "fits": fits}})
+    out = io.StringIO()
+    render_sessions([one], Console(file=out, width=80))
+    assert "20260101-123" in out.getvalue() and "eeeeeeeeee..ffffffffff" in out.getvalue()
+    assert f"  {word}\n" in out.getvalue()
+    assert session_json(one)["verdict"] == word
