@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 
 from oombisect.probing.guard import Killed, Limits
 from oombisect.probing.worker import Worker, WorkerDied
+from oombisect.resources import probes_dir
 
 # Forks for each line a child that does what the job file says, as Python.
 _FORKER = """
@@ -88,3 +92,56 @@ def test_host_memory_is_watched(tmp_path: Path, start) -> None:
 def test_a_worker_that_dies_or_babbles_is_known_for_it(tmp_path: Path, start, code: str) -> None:
     with pytest.raises(WorkerDied):
         start(code).run(job(tmp_path, ""), {}, Limits(), None)
+
+
+def _wait_for_end(process: psutil.Process) -> None:
+    deadline = time.monotonic() + 20
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+# The worker's own fork, of a probe that only sleeps.
+_SLEEPER = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+import bridge_train, worker
+bridge_train.run_forked = lambda job: time.sleep(600)
+print(worker.start(sys.argv[2])[1], flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_forked_probe_dies_with_a_worker_that_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps({"out": str(tmp_path)}))
+    command = [sys.executable, "-c", _SLEEPER, str(probes_dir()), str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None
+        probe = psutil.Process(int(worker.stdout.readline()))
+        assert probe.is_running()
+        worker.kill()
+    _wait_for_end(probe)
+
+
+def test_a_worker_dies_with_a_driver_that_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "from oombisect.probing.worker import Worker\n"
+        "command = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+        "print(Worker(command, os.environ, Path(sys.argv[1]))._process.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE) as driver:
+        assert driver.stdout is not None
+        worker = psutil.Process(int(driver.stdout.readline()))
+        driver.kill()
+    _wait_for_end(worker)
+
+
+def test_an_endless_log_ends_a_forked_probe(tmp_path: Path, start) -> None:
+    log = tmp_path / "log-0.txt"
+    code = job(tmp_path, f"log = open({str(log)!r}, 'w')\nwhile True: log.write('x' * 1000)")
+    assert start().run(code, {}, Limits(log_bytes=1 << 20), None, log).killed is Killed.LOG
