@@ -39,6 +39,7 @@ def probe_commit(
     """
     with open_workshop(request, cwd=cwd, cache=cache, watcher=watcher) as workshop:
         sha = workshop.repository.resolve(revision)
+        workshop.repository.require_bridge(sha)
         targets = CommitTargets(
             workshop.repository, workshop.slot, RecipeScanner(workshop.repository, cache), request.recipe
         )
