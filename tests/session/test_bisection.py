@@ -169,6 +169,14 @@ def test_a_probe_that_hangs_is_infrastructure_and_tried_again(world: World) -> N
     assert reasons and all("time limit" in reason for reason in reasons)
 
 
+def test_a_fit_that_could_not_be_tried_is_no_does_not_fit(world: World) -> None:
+    """The bad end's peaks straddle the limit, and something kills every probe that has the limit enforced."""
+    report = world.run([mib(8000), mib(9000, 9900, limited_signal=9)])
+    assert report.bad.fits is None
+    assert report.exit_code is ExitCode.INFRASTRUCTURE
+    assert report.verdict.steps == ()
+
+
 def test_nobody_is_named_when_the_confirming_probes_fail(world: World) -> None:
     memories = [mib(8000, tag=i, sleep=1) for i in range(3)] + [mib(9800, tag=i, sleep=1) for i in range(3, 6)]
     assert world.run(memories).exit_code is ExitCode.CULPRIT

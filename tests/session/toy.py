@@ -38,6 +38,8 @@ if "exit" in told:
     sys.exit(told["exit"])
 if "signal" in told:
     os.kill(os.getpid(), told["signal"])
+if "limited_signal" in told and job["limit_bytes"]:
+    os.kill(os.getpid(), told["limited_signal"])
 allocated, reserved, external = told["allocated"], told["reserved"], told.get("external", 500 << 20)
 needed = told.get("needed", allocated) + external
 if "expandable" in json.dumps(job["env"]):

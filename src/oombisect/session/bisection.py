@@ -221,9 +221,11 @@ def metrics_of(reading: Reading) -> Metrics:
     )
 
 
-def _observation(reading: Reading, fits: bool) -> Observation:
+def _observation(reading: Reading, fits: bool | None) -> Observation:
     match reading.outcome:
         case Outcome.EXACT:
+            if fits is None:
+                return Infra("the probe with the limit enforced told nothing")
             return Exact(metrics_of(reading), fits)
         case Outcome.CENSORED:
             return Censored(metrics_of(reading))

@@ -117,22 +117,24 @@ class Measurer:
         """Whether a plain measurement of `target` is in the database."""
         return self.store.find_measurement(self.sign(target, PLAIN, None)) is not None
 
-    def fits(self, target: Target, measured: Measured, limit: int, variation: Variation = PLAIN) -> bool:
-        """Whether `target` survives within `limit` bytes, context and other external memory included.
+    def fits(self, target: Target, measured: Measured, limit: int, variation: Variation = PLAIN) -> bool | None:
+        """Whether `target` survives within `limit` bytes, context and other external memory included; None: not known.
 
         Peak device use within the limit always fits. Peak allocated and external above it never do. In between the
-        allocator decides (it frees cached segments and tries again), so a probe with the limit enforced tells.
+        allocator decides (it frees cached segments and tries again), so a probe with the limit enforced tells, unless
+        the machine fails it.
         """
         if measured.reading.outcome is not Outcome.EXACT:
             return False
-        return all(self._rank_fits(target, rank, limit, variation) for rank in measured.reading.ranks)
+        answers = [self._rank_fits(target, rank, limit, variation) for rank in measured.reading.ranks]
+        return False if False in answers else None if None in answers else True
 
-    def _rank_fits(self, target: Target, rank: RankReading, limit: int, variation: Variation) -> bool:
+    def _rank_fits(self, target: Target, rank: RankReading, limit: int, variation: Variation) -> bool | None:
         if rank.peak_device <= limit:
             return True
         if rank.peak_allocated + rank.external > limit:
             return False
-        return self.survives(target, rank, limit, variation, "fit") is True
+        return self.survives(target, rank, limit, variation, "fit")
 
     def survives(
         self, target: Target, rank: RankReading, limit: int, variation: Variation, purpose: str

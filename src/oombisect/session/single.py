@@ -73,7 +73,7 @@ def exit_code(reading: Reading) -> ProbeExit:
     """What `git bisect run` should hear."""
     if reading.outcome is Outcome.UNRESOLVED:
         return ProbeExit.UNRESOLVED
-    if reading.outcome is Outcome.INFRA:
+    if reading.outcome is Outcome.INFRA or reading.fits is None:
         return ProbeExit.INFRASTRUCTURE
     return ProbeExit.FITS if reading.fits else ProbeExit.DOES_NOT_FIT
 

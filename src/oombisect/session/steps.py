@@ -131,7 +131,7 @@ class Judge:
 
     def _memory(self, target: Target, measured: Measured, rank: int | None) -> PointMemory:
         found = _rank(measured, rank)
-        fits = self.measurer.fits(target, measured, self.limit)
+        fits = self.measurer.fits(target, measured, self.limit) is not False
         if found is None:
             return PointMemory(0, 0, fits=fits)
         return PointMemory(found.peak_allocated, found.peak_reserved, found.external, fits=fits)
@@ -149,7 +149,8 @@ class Judge:
         floor = found.peak_allocated + found.external
         search = NeededCapacity.start(floor, found.peak_device, resolution)
         if floor <= self.limit < found.peak_device:
-            search = search.observe(self.limit, self.measurer.fits(target, measured, self.limit, variation))
+            fits = self.measurer.fits(target, measured, self.limit, variation)
+            search = search if fits is None else search.observe(self.limit, fits)
         while (capacity := search.next()) is not None:
             survived = self.measurer.survives(target, found, capacity, variation, "capacity")
             if survived is None:
