@@ -138,6 +138,12 @@ def test_a_deleted_current_directory(ground: Ground, tmp_path: Path) -> None:
         assert "current directory" in done.stderr and "is a bug" not in done.stderr
 
 
+def signals_as_in_a_terminal() -> None:
+    """A background job or nohup leaves some ignored, and what is ignored stays so."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def slow_run(folder: Path) -> tuple[Ground, subprocess.Popen[str]]:
     """A run whose first probe is at work."""
     ground = Ground(folder)
@@ -148,6 +154,7 @@ def slow_run(folder: Path) -> tuple[Ground, subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-c", _TOY_CLI, "run", ground.range, *common, "--db", "db.sqlite"],
         env=environment(ground), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=signals_as_in_a_terminal,
     )  # fmt: skip
     deadline = time.monotonic() + 60
     while not ground.calls.read_text() and time.monotonic() < deadline:
