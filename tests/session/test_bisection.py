@@ -91,6 +91,15 @@ def test_stranded_memory_is_fragmentation_only_when_the_needed_capacity_rose(wor
     assert step.evidence["expandable_segments"]["fits"] is True
 
 
+def test_less_stranded_memory_is_an_improvement_by_its_sign(world: World) -> None:
+    stranded = [mib(8000, 9900, needed=9800, tag=i) for i in range(3)]
+    calm = [mib(8000, 8100, tag=i) for i in range(3, 6)]
+    report = world.run(stranded + calm, find="improvement")
+    (step,) = report.verdict.steps
+    assert (step.point, step.kind) == (world.shas[3], "fragmentation")
+    assert step.evidence["fragmentation_bytes"] < 0
+
+
 def test_a_larger_cache_alone_is_no_fragmentation(world: World) -> None:
     """Reserved grows past the limit, yet the run fits: the allocator gives its cache back."""
     report = world.run([mib(8000, 8100, tag=i) for i in range(4)] + [mib(8000, 9900, tag=i) for i in range(4)])
@@ -128,6 +137,7 @@ def test_an_improvement_is_found_and_its_config_change_shown(world: World) -> No
     assert step.point == world.shas[4]
     assert step.delta["allocated"] == -2000 * MIB
     assert step.evidence["config_changes"] == [{"path": "seq", "before": 4096, "after": 2048}]
+    assert step.kind == "capacity"
 
 
 def test_a_second_session_probes_nothing_again(world: World) -> None:

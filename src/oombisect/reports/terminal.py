@@ -11,6 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from oombisect.printable import printable
 from oombisect.readings import Outcome, RankReading, Reading
 from oombisect.session.verdict import Report, StepVerdict
 from oombisect.units import format_bytes, format_delta
@@ -160,8 +161,12 @@ def _needed_growth(step: StepVerdict) -> int | None:
     smaller, larger = needed.get("smaller_bytes"), needed.get("larger_bytes")
     if smaller is None or larger is None:
         return None
-    grew = step.delta.get("reserved", 0) + step.delta.get("external", 0) >= 0
-    return int(larger - smaller if grew else smaller - larger)
+    return int(larger - smaller if _grew(step) else smaller - larger)
+
+
+def _grew(step: StepVerdict) -> bool:
+    """Whether the step added memory, as the device sees it."""
+    return step.delta.get("reserved", 0) + step.delta.get("external", 0) >= 0
 
 
 def _labelled(text: str, label: str) -> str:
@@ -186,12 +191,14 @@ def evidence_lines(step: StepVerdict, label: str) -> list[str]:
     needed = evidence.get("needed_capacity") or {}
     smaller, larger = needed.get("smaller_bytes"), needed.get("larger_bytes")
     if smaller is not None and larger is not None:
+        before, after = (smaller, larger) if _grew(step) else (larger, smaller)
         lines.append(
             f"needed capacity (rank {needed['rank']}, within {format_bytes(needed['resolution_bytes'])}): "
-            f"{format_bytes(smaller)} without, {format_bytes(larger)} with it{label}"
+            f"{format_bytes(before)} before, {format_bytes(after)} with it{label}"
         )
     if needed.get("larger_expandable_bytes") is not None:
-        lines.append(f"with expandable segments it needs {format_bytes(needed['larger_expandable_bytes'])}{label}")
+        side = "it needs" if _grew(step) else "the code before it needs"
+        lines.append(f"with expandable segments {side} {format_bytes(needed['larger_expandable_bytes'])}{label}")
     lines.extend(_labelled(note, label) for note in evidence.get("classification", {}).get("notes", ()))
     if "submodule" in evidence:
         moved = evidence["submodule"]
@@ -202,7 +209,7 @@ def evidence_lines(step: StepVerdict, label: str) -> list[str]:
     changes: Sequence[Mapping[str, Any]] = evidence.get("config_changes", ())
     for change in changes[:12]:
         before, after = (change.get(side, "absent") for side in ("before", "after"))
-        lines.append(f"config: {change['path']}: {before} -> {after}")
+        lines.append(printable(f"config: {change['path']}: {before} -> {after}"))
     if len(changes) > 12:
         lines.append(f"config: {len(changes) - 12} more changes (--json lists all)")
     if "config_changes" in evidence and not changes:

@@ -71,7 +71,7 @@ class Judge:
             evidence={
                 **evidence,
                 "classification": dict(proof.evidence),
-                "fragmentation_bytes": proof.fragmentation_bytes,
+                "fragmentation_bytes": _signed(proof.fragmentation_bytes, grew),
                 "phases": dict(step.phases),
                 "censored": step.censored,
                 **config_evidence(before, after),
@@ -173,6 +173,11 @@ def _submodule(parent: Target, point: Target) -> dict[str, Any]:
     if parent.submodule == point.submodule:
         return {}
     return {"submodule": {"before": parent.submodule, "after": point.submodule}}
+
+
+def _signed(size: int | None, grew: bool) -> int | None:
+    """A size told of the larger side against the smaller, signed like the step."""
+    return size if size is None or grew else -size
 
 
 def _deciding(measured: Measured) -> int | None:
