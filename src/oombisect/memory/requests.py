@@ -1,0 +1,83 @@
+"""What a program asked of the allocator, in order: all that a replay needs, and nothing of what the allocator answered.
+
+All sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from oombisect.memory.trace import DEFAULT_POOL, PoolId
+
+
+class Op(IntEnum):
+    """ALLOC: a block is asked for. RELEASE: it is freed and no stream uses it, so that its memory is free at once.
+
+    FREE: it is freed, but a stream still uses it (record_stream, or a graph is being captured); COMPLETE: the streams are
+    done, its memory is free. EMPTY_CACHE: torch.cuda.empty_cache(); its block is -1.
+    """
+
+    ALLOC = 0
+    RELEASE = 1
+    FREE = 2
+    COMPLETE = 3
+    EMPTY_CACHE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class InitialBlock:
+    """A piece of a segment that was there before the trace began; `block` is its number, -1 if it is free.
+
+    `pending`: freed before, and a stream still uses it.
+    """
+
+    address: int
+    size: int
+    block: int = -1
+    pending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InitialSegment:
+    """A segment that was there before the trace began, with its blocks by address; `stream` and `pool` are indices."""
+
+    address: int
+    size: int
+    stream: int
+    small: bool
+    blocks: tuple[InitialBlock, ...]
+    expandable: bool = False
+    pool: int = 0
+
+
+@dataclass(slots=True)
+class Requests:
+    """The requests of one device, in columns.
+
+    Per operation: `ops` (`Op`), `blocks` (the number of the block it is about) and `events` (its index in the trace).
+    Per block, numbered from 0 (those of `initial` first, then in order of their ALLOC): `sizes` (requested), `streams`
+    and `pools` (dense indices into `stream_ids` and `pool_ids`), `stacks` (index into the snapshot's, -1: none),
+    `addresses` (what the recorded allocator returned).
+
+    `segment_addresses` and `segment_sizes` are those of the recorded segment_alloc events, in order. `unmatched_frees` counts
+    frees of memory that nothing here ever allocated: they are left out. `notes` says in words what was inferred or left out.
+    """
+
+    ops: bytearray = field(default_factory=bytearray)
+    blocks: array[int] = field(default_factory=lambda: array("i"))
+    events: array[int] = field(default_factory=lambda: array("i"))
+    sizes: array[int] = field(default_factory=lambda: array("Q"))
+    streams: array[int] = field(default_factory=lambda: array("i"))
+    pools: array[int] = field(default_factory=lambda: array("i"))
+    stacks: array[int] = field(default_factory=lambda: array("i"))
+    addresses: array[int] = field(default_factory=lambda: array("Q"))
+    stream_ids: tuple[int, ...] = (0,)
+    pool_ids: tuple[PoolId, ...] = (DEFAULT_POOL,)
+    initial: tuple[InitialSegment, ...] = ()
+    segment_addresses: array[int] = field(default_factory=lambda: array("Q"))
+    segment_sizes: array[int] = field(default_factory=lambda: array("Q"))
+    trace_events: int = 0
+    unmatched_frees: int = 0
+    notes: tuple[str, ...] = ()
