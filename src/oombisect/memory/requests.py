@@ -15,8 +15,8 @@ from oombisect.memory.trace import DEFAULT_POOL, PoolId
 class Op(IntEnum):
     """ALLOC: a block is asked for. RELEASE: it is freed and no stream uses it, so that its memory is free at once.
 
-    FREE: it is freed, but a stream still uses it (record_stream, or a graph is being captured); COMPLETE: the streams are
-    done, its memory is free. EMPTY_CACHE: torch.cuda.empty_cache(); its block is -1.
+    FREE: it is freed, but a stream still uses it (record_stream, or a graph is being captured). COMPLETE: the streams
+    are done with it, its memory is free. EMPTY_CACHE: torch.cuda.empty_cache(); its block is -1.
     """
 
     ALLOC = 0
@@ -61,8 +61,9 @@ class Requests:
     and `pools` (dense indices into `stream_ids` and `pool_ids`), `stacks` (index into the snapshot's, -1: none),
     `addresses` (what the recorded allocator returned).
 
-    `segment_addresses` and `segment_sizes` are those of the recorded segment_alloc events, in order. `unmatched_frees` counts
-    frees of memory that nothing here ever allocated: they are left out. `notes` says in words what was inferred or left out.
+    `segment_addresses` and `segment_sizes` are those of the recorded segment_alloc events, in order. `unmatched_frees`
+    counts frees of memory that nothing here ever allocated: they are left out. `notes` says in words what was inferred
+    or left out.
     """
 
     ops: bytearray = field(default_factory=bytearray)

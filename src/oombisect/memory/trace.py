@@ -50,9 +50,9 @@ DEFAULT_POOL = PoolId()
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A piece of a segment. `state` is active_allocated, active_pending_free (freed, a stream still uses it) or inactive.
+    """A piece of a segment.
 
-    `stack` indexes `Snapshot.stacks`, -1 where none was recorded.
+    `state` is active_allocated, active_pending_free (freed, a stream still uses it) or inactive. `stack` indexes `Snapshot.stacks`, -1 where none was recorded.
     """
 
     address: int
@@ -109,9 +109,9 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A whole snapshot. `settings` is its `allocator_settings` (empty in old formats), `notes` what a reader should know.
+    """A whole snapshot.
 
-    `stacks` and `pools` are the tables that blocks and events index.
+    `settings` is its `allocator_settings` (empty in old formats), `notes` what a reader should know, `stacks` and `pools` are the tables that blocks and events index.
     """
 
     devices: tuple[DeviceMemory, ...]
