@@ -52,7 +52,8 @@ DEFAULT_POOL = PoolId()
 class Block:
     """A piece of a segment.
 
-    `state` is active_allocated, active_pending_free (freed, a stream still uses it) or inactive. `stack` indexes `Snapshot.stacks`, -1 where none was recorded.
+    `state` is active_allocated, active_pending_free (freed, a stream still uses it) or inactive.
+    `stack` indexes `Snapshot.stacks`, -1 where none was recorded.
     """
 
     address: int
@@ -111,7 +112,8 @@ class DeviceMemory:
 class Snapshot:
     """A whole snapshot.
 
-    `settings` is its `allocator_settings` (empty in old formats), `notes` what a reader should know, `stacks` and `pools` are the tables that blocks and events index.
+    `settings` is its `allocator_settings` (empty in old formats), `notes` what a reader should know.
+    `stacks` and `pools` are the tables that blocks and events index.
     """
 
     devices: tuple[DeviceMemory, ...]
