@@ -14,6 +14,7 @@ from pathlib import Path
 from history_support import SESSION, Clock, probe_spec
 
 from oombisect.history.migrations import APPLICATION_ID, shipped
+from oombisect.history.records import ReplayRecord
 from oombisect.history.store import open_store
 from oombisect.readings import Oom, Outcome, PhaseMetrics, RankReading, Reading
 
@@ -46,6 +47,10 @@ EVENTS = ({"points": ["a"]}, {"probe": 1})
 VERDICT = {"kind": "none"}
 
 
+def replay(probe: int, limit: int | None) -> ReplayRecord:
+    return ReplayRecord(probe, 7, "", "torch 2.14, 1", limit, limit is None, 1, 2, None if limit else 3)
+
+
 def fill(database: Path) -> None:
     with open_store(database, clock=Clock()) as store:
         session = store.create_session(SESSION).id
@@ -53,6 +58,9 @@ def fill(database: Path) -> None:
             probe = store.begin_probe(probe_spec(session, f"signature {n}"))
             config = CONFIG if reading.config_hash else None
             store.finish_probe(probe, reading, config, allocator_settings="expandable_segments:True")
+            if reading.ranks:
+                for limit in (None, 4096):
+                    store.add_replay(replay(probe, limit))
         store.begin_probe(probe_spec(session, "signature 2"))
         for payload in EVENTS:
             store.append_event(session, "plan", payload)

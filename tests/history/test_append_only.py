@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from history_support import probe_spec
 
+from oombisect.history.records import ReplayRecord
 from oombisect.history.store import Store
 from oombisect.readings import Oom, Outcome, PhaseMetrics, RankReading, Reading
 
@@ -26,7 +27,8 @@ MUTABLE = {"sessions", "probes"}
 @pytest.fixture
 def tampering(store: Store, session: str, database: Path) -> sqlite3.Connection:
     """A plain connection, as of any other program, to a database with a row in each table."""
-    store.finish_probe(store.begin_probe(probe_spec(session)), FULL, {"a": 1})
+    probe = store.finish_probe(store.begin_probe(probe_spec(session)), FULL, {"a": 1})
+    store.add_replay(ReplayRecord(probe.id, 0, "", "torch 2.14, 1", None, True, 5, 6, 5))
     store.append_event(session, "plan", {})
     store.finish_session(session, 0, {})
     store.close()
@@ -39,7 +41,7 @@ def tables(db: sqlite3.Connection) -> list[str]:
 
 
 def test_no_row_is_changed_or_deleted(tampering: sqlite3.Connection) -> None:
-    assert len(tables(tampering)) == 13
+    assert len(tables(tampering)) == 14
     for table in tables(tampering):
         before = tampering.execute(f"SELECT * FROM {table}").fetchall()
         assert before, f"nothing to tamper with in {table}"
@@ -113,7 +115,11 @@ def test_the_schema_is_plain_to_other_programs(tampering: sqlite3.Connection) ->
         ("probes", "import_set", "import_sets", "id"),
         ("jobs", "probe", "probes", "id"),
         ("rank_readings", "probe", "probes", "id"),
-        *((t, c, "rank_readings", c) for t in ("phase_metrics", "ooms", "snapshots") for c in ("probe", "rank")),
+        *(
+            (t, c, "rank_readings", c)
+            for t in ("phase_metrics", "ooms", "snapshots", "replays")
+            for c in ("probe", "rank")
+        ),
     }
     for table in [*tables(tampering), "readings"]:
         columns = [column[1] for column in tampering.execute(f"PRAGMA table_info({table})")]

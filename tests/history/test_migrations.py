@@ -5,7 +5,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from freeze import CONFIG, EVENTS, READINGS, VERDICT, VERSIONS
+from freeze import CONFIG, EVENTS, READINGS, VERDICT, VERSIONS, replay
 from history_support import SESSION, Clock, child, exit_codes, probe_spec
 from sqlite_utils import Database
 
@@ -19,6 +19,7 @@ from oombisect.readings import Outcome, Reading
 # Users' databases were made by these very statements: a correction is a new migration.
 RELEASED = {
     "001_initial": "a4f87be1e44f028cb2c6f3a3fd19e156842c5fc117cef94b28a2cd1968e2d285",
+    "002_replays": "caed51f9ab96fc3bf40117bda2edaf482a7ac5b8a4a8548cdd5026c395a6d75f",
 }
 
 
@@ -54,6 +55,11 @@ def test_a_database_of_an_earlier_version_is_brought_up_to_date(database: Path, 
         assert unfinished.finished is None
         assert store.config(READINGS[0].config_hash) == CONFIG
         assert store.find_measurement("signature 1") == probes[1]
+        for limit in (None, 4096):  # 001 knew of no replays
+            found = store.find_replay("5f" * 32, "", "torch 2.14, 1", limit)
+            assert found == (None if version == "001_initial" else replay(probes[0].id, limit))
+            store.add_replay(replay(probes[0].id, limit))
+            assert store.find_replay("5f" * 32, "", "torch 2.14, 1", limit) == replay(probes[0].id, limit)
 
         store.resume_session(running.id)
         new = store.finish_probe(store.begin_probe(probe_spec(running.id)), Reading(Outcome.EXACT))
@@ -78,7 +84,8 @@ def test_who_migrated_is_recorded(database: Path) -> None:
     db = sqlite3.connect(database)
     assert db.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
     rows = db.execute("SELECT * FROM schema_migrations").fetchall()
-    assert rows == [(migration.name, __version__, "2026-11-30T12:00:00.000000Z") for migration in shipped()]
+    times = [f"2026-11-30T12:00:0{n}.000000Z" for n in range(len(shipped()))]
+    assert rows == [(migration.name, __version__, time) for migration, time in zip(shipped(), times, strict=True)]
 
 
 # The machinery, on migrations made for it.

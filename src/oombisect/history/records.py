@@ -115,3 +115,26 @@ class StoredProbe:
     reading: Reading | None = None
     reusable: bool = False
     allocator_settings: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRecord:
+    """What one replay of a rank's allocation history showed. All sizes are bytes of PyTorch's allocator alone.
+
+    Args:
+        alloc_conf: the settings it was replayed under, as in PYTORCH_CUDA_ALLOC_CONF.
+        model: the rules it was replayed by, and their version.
+        limit_bytes: what the allocator could take from the device; None: as much as it asked for.
+        survived: it did not run out of memory; where it did, the peaks are those up to there.
+        needed_bytes: the smallest limit it survives; None: not looked for.
+    """
+
+    probe: int
+    rank: int
+    alloc_conf: str
+    model: str
+    limit_bytes: int | None
+    survived: bool
+    peak_allocated: int
+    peak_reserved: int
+    needed_bytes: int | None = None

@@ -11,7 +11,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +21,15 @@ from oombisect.errors import OombisectError
 from oombisect.history import locks, rows
 from oombisect.history.connection import Connection
 from oombisect.history.faults import explain, make_folder
-from oombisect.history.records import Event, ProbeSpec, SessionSpec, SessionState, StoredProbe, StoredSession
+from oombisect.history.records import (
+    Event,
+    ProbeSpec,
+    ReplayRecord,
+    SessionSpec,
+    SessionState,
+    StoredProbe,
+    StoredSession,
+)
 from oombisect.history.signature import canonical_json, finite, json_hash
 from oombisect.history.sqlite import Database, Table
 from oombisect.readings import Outcome, Reading
@@ -380,6 +388,25 @@ class Store:
             return rows.snapshot_rows(begun.id, reading, self.artifacts, folder)
         except OSError as error:
             raise explain(error, self.path) from error
+
+    # Replays
+
+    def add_replay(self, replay: ReplayRecord) -> None:
+        """Record what a replay showed; one that is known already is left as it is."""
+        row = {**asdict(replay), "survived": int(replay.survived), "recorded": self._now()}
+        with self._connection.transaction() as db:
+            _table(db, "replays").insert(row, ignore=True)
+
+    def find_replay(self, trace: str, alloc_conf: str, model: str, limit_bytes: int | None) -> ReplayRecord | None:
+        """What a replay showed of any rank with this `trace` (`RankReading.trace`); None: none was made."""
+        with self._connection.reading() as db:
+            query = """
+                SELECT replays.* FROM rank_readings JOIN replays USING (probe, rank)
+                WHERE trace = ? AND alloc_conf = ? AND model = ? AND limit_bytes IS ? ORDER BY replays.id LIMIT 1"""
+            for row in db.query(query, [trace, alloc_conf, model, limit_bytes]):
+                del row["id"], row["recorded"]
+                return ReplayRecord(**{**row, "survived": bool(row["survived"])})
+        return None
 
     # Artifacts
 
