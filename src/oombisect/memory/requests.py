@@ -61,9 +61,9 @@ class Requests:
     and `pools` (dense indices into `stream_ids` and `pool_ids`), `stacks` (index into the snapshot's, -1: none),
     `addresses` (what the recorded allocator returned).
 
-    `segment_addresses` and `segment_sizes` are those of the recorded segment_alloc events, in order. `unmatched_frees`
-    counts frees of memory that nothing here ever allocated: they are left out. `notes` says in words what was inferred
-    or left out.
+    Per recorded segment event (`EventKind` SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP or SEGMENT_UNMAP), in order:
+    `segment_kinds`, `segment_addresses` and `segment_sizes`. `unmatched_frees` counts frees of memory that nothing here
+    ever allocated: they are left out. `notes` says in words what was inferred or left out.
     """
 
     ops: bytearray = field(default_factory=bytearray)
@@ -77,6 +77,7 @@ class Requests:
     stream_ids: tuple[int, ...] = (0,)
     pool_ids: tuple[PoolId, ...] = (DEFAULT_POOL,)
     initial: tuple[InitialSegment, ...] = ()
+    segment_kinds: bytearray = field(default_factory=bytearray)
     segment_addresses: array[int] = field(default_factory=lambda: array("Q"))
     segment_sizes: array[int] = field(default_factory=lambda: array("Q"))
     trace_events: int = 0
