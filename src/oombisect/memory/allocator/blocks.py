@@ -1,0 +1,151 @@
+"""Blocks, the pieces segments are cut into, and the sorted sets that hold the free ones."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from oombisect.memory.allocator.expandable import ExpandableSegment
+
+LIVE: Final = 0
+"""The program has it."""
+PENDING: Final = 1
+"""The program gave it back, a stream still uses it."""
+FREE: Final = 2
+"""Cached: it lies in its home's free blocks."""
+UNMAPPED: Final = 3
+"""Addresses of an expandable segment without memory behind them."""
+
+ADDRESS_BITS: Final = 64
+ORDER_BITS: Final = 96
+_ADDRESS_MASK: Final = (1 << ADDRESS_BITS) - 1
+
+
+class Block:
+    """A piece of a segment; `previous` and `next` are its neighbours in the segment, None at its ends.
+
+    `order` tells equally large blocks apart: the number of the segment, where the rules want it, above the address. A
+    piece cut off `n` bytes further on has an order `n` higher.
+    """
+
+    __slots__ = ("order", "size", "requested", "state", "previous", "next", "home", "segment", "since")
+
+    def __init__(
+        self,
+        order: int,
+        size: int,
+        home: FreeBlocks,
+        segment: ExpandableSegment | None = None,
+        previous: Block | None = None,
+        next: Block | None = None,
+    ) -> None:
+        self.order = order
+        self.size = size
+        self.requested = 0
+        self.state = LIVE
+        self.previous = previous
+        self.next = next
+        self.home = home
+        self.segment = segment
+        self.since = 0
+
+    @property
+    def address(self) -> int:
+        return self.order & _ADDRESS_MASK
+
+    @property
+    def is_split(self) -> bool:
+        """It is not the whole of its segment."""
+        return self.previous is not None or self.next is not None
+
+
+class FreeBlocks:
+    """The free blocks of one pool, one kind (small or large) and one stream: where a request looks for memory.
+
+    Sorted by size, then by `Block.order`, so that the first of sufficient size is the best fit. `keys` and `blocks` run
+    in parallel. `unmapped` are the blocks without memory of its expandable segments, by address.
+    """
+
+    __slots__ = ("keys", "blocks", "unmapped", "kind", "stream")
+
+    def __init__(self, kind: BlockKind, stream: int) -> None:
+        self.keys: list[int] = []
+        self.blocks: list[Block] = []
+        self.unmapped: list[Block] = []
+        self.kind = kind
+        self.stream = stream
+
+    def insert(self, block: Block) -> None:
+        """A block becomes free."""
+        key = block.size << ORDER_BITS | block.order
+        at = bisect_left(self.keys, key)
+        self.keys.insert(at, key)
+        self.blocks.insert(at, block)
+        block.state = FREE
+        block.since = self.kind.searches
+
+    def remove(self, block: Block) -> None:
+        """A block is free no longer, or changes its size."""
+        at = bisect_left(self.keys, block.size << ORDER_BITS | block.order)
+        del self.keys[at], self.blocks[at]
+
+    def first_of(self, size: int) -> int:
+        """The index of the first block of at least `size`; `len(self.keys)` if there is none."""
+        return bisect_left(self.keys, size << ORDER_BITS)
+
+    def insert_unmapped(self, block: Block) -> None:
+        block.state = UNMAPPED
+        insort(self.unmapped, block, key=_address)
+
+    def remove_unmapped(self, block: Block) -> None:
+        del self.unmapped[bisect_left(self.unmapped, block.address, key=_address)]
+
+
+class BlockKind:
+    """The small or the large blocks of one pool; `searches` counts requests, while garbage is collected."""
+
+    __slots__ = ("small", "pool", "homes", "searches")
+
+    def __init__(self, pool: Pool, *, small: bool) -> None:
+        self.small = small
+        self.pool = pool
+        self.homes: dict[int, FreeBlocks] = {}
+        self.searches = 0
+
+    def home(self, stream: int) -> FreeBlocks:
+        found = self.homes.get(stream)
+        if found is None:
+            found = self.homes[stream] = FreeBlocks(self, stream)
+        return found
+
+    def free_blocks(self) -> Iterator[Block]:
+        """All free blocks, by stream, size and order: a copy, so that they may be released meanwhile."""
+        for stream in sorted(self.homes):
+            yield from tuple(self.homes[stream].blocks)
+
+
+class Pool:
+    """A memory pool: the ordinary one (number 0) or a private one, of CUDA graphs or a torch.cuda.MemPool.
+
+    Args:
+        number: how the caller names it.
+        graph: memory is asked for while a graph is captured, so that nothing may be released meanwhile.
+        split: blocks may be split (False: MemPool(no_split=True)).
+    """
+
+    __slots__ = ("number", "graph", "split", "small", "large", "segments", "released")
+
+    def __init__(self, number: int, *, graph: bool = False, split: bool = True) -> None:
+        self.number = number
+        self.graph = graph
+        self.split = split
+        self.small = BlockKind(self, small=True)
+        self.large = BlockKind(self, small=False)
+        self.segments = 0
+        self.released = False
+
+
+def _address(block: Block) -> int:
+    return block.address

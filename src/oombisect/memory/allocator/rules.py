@@ -1,0 +1,95 @@
+"""Where the caching allocators of different PyTorch releases differ: one switch for each difference, told apart here only.
+
+Read from PyTorch's source (c10/cuda/CUDACachingAllocator.cpp, c10/core/AllocatorConfig.cpp) and from what the built
+libraries of 2.9.1 and 2.14.1 do. Between those two releases most of the cut-overs are not known: `rules_for` says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What an allocator of one release does where releases differ.
+
+    Args:
+        name: the release it was read from.
+        older_segments_first: of equally large free blocks the one of the segment that was created first is taken, then
+            the one at the lowest address; otherwise the address alone decides.
+        large_segment_setting: there is a setting `large_segment_size_mb`.
+        memory_fraction_setting: there is a setting `per_process_memory_fraction`.
+        split_limit_may_equal_segment: `max_split_size_mb` and `max_non_split_rounding_mb` may be as small as a large
+            segment; otherwise they must be larger.
+        greater_overwrites_last: in a list of `roundup_power2_divisions`, `>` also replaces the last boundary's value.
+        whole_device_is_a_limit: a memory fraction of 1 is a limit too, so that garbage collection is on.
+        private_pools_release: an allocation in a MemPool, outside of graph capture, may release cached memory.
+        oversize_release_skips_expandable: releasing oversize blocks leaves expandable segments alone; otherwise meeting
+            one is an internal error of PyTorch.
+        reason: why these rules were chosen, for people.
+    """
+
+    name: str
+    older_segments_first: bool
+    large_segment_setting: bool
+    memory_fraction_setting: bool
+    split_limit_may_equal_segment: bool
+    greater_overwrites_last: bool
+    whole_device_is_a_limit: bool
+    private_pools_release: bool
+    oversize_release_skips_expandable: bool
+    reason: str = ""
+
+
+TORCH_2_9 = Rules(
+    name="torch 2.9",
+    older_segments_first=False,
+    large_segment_setting=False,
+    memory_fraction_setting=False,
+    split_limit_may_equal_segment=False,
+    greater_overwrites_last=True,
+    whole_device_is_a_limit=True,
+    private_pools_release=False,
+    oversize_release_skips_expandable=False,
+)
+TORCH_2_14 = Rules(
+    name="torch 2.14",
+    older_segments_first=True,
+    large_segment_setting=True,
+    memory_fraction_setting=True,
+    split_limit_may_equal_segment=True,
+    greater_overwrites_last=False,
+    whole_device_is_a_limit=False,
+    private_pools_release=True,
+    oversize_release_skips_expandable=True,
+)
+NEWEST = TORCH_2_14
+
+
+def rules_for(torch_version: str | None) -> Rules:
+    """The rules of a release, e.g. "2.9.1+cu128"; those of the newest one that is known if there is no such version."""
+    match = re.match(r"(\d+)\.(\d+)", torch_version or "")
+    if match is None:
+        return replace(NEWEST, reason=f"the torch version is not known: taken for {NEWEST.name}")
+    version = (int(match[1]), int(match[2]))
+    if version <= (2, 9):
+        note = "" if version == (2, 9) else ", the oldest release whose rules are known"
+        return replace(TORCH_2_9, reason=f"torch {torch_version}{note}")
+    if version < (2, 14):
+        reason = f"torch {torch_version}: between 2.9 and 2.14 some rules changed, those of 2.14 are taken"
+        return replace(TORCH_2_14, reason=reason)
+    note = "" if version == (2, 14) else ", taken for 2.14, the newest release whose rules are known"
+    return replace(TORCH_2_14, reason=f"torch {torch_version}{note}")
+
+
+def guess_rules(settings: Mapping[str, object]) -> Rules:
+    """The rules of the release that wrote a snapshot, inferred from its `allocator_settings`: no snapshot tells it."""
+    if "max_round_threshold" in settings:
+        return replace(TORCH_2_14, reason="its settings have max_round_threshold, as torch 2.14 writes them")
+    if "large_segment_size_mb" in str(settings.get("PYTORCH_CUDA_ALLOC_CONF", "")):
+        return replace(TORCH_2_14, reason="it was run with large_segment_size_mb, which torch 2.9 does not know")
+    if not settings:
+        return replace(TORCH_2_9, reason="it has no allocator settings: an old torch, taken for 2.9")
+    return replace(TORCH_2_9, reason="its settings lack max_round_threshold, which torch 2.14 writes: taken for 2.9")
