@@ -76,14 +76,15 @@ class History:
 
 
 def hash_traces(traces: Iterable[Iterable[Mapping[str, Any]]]) -> str:
-    """A hash of what a program asked of the allocator: allocations and frees with sizes and streams, in order.
+    """A hash of what a program asked of the allocator: allocations and frees with sizes, streams and pools, in order.
 
     Programs with equal hashes ask for the same memory in the same order: the allocator treats them alike whatever its
-    settings and limit. Blocks are numbered as they come, streams too: addresses say nothing.
+    settings and limit. Blocks are numbered as they come, streams and pools too: addresses say nothing.
     """
     digest = hashlib.sha256()
     for trace in traces:
         streams: dict[int, int] = {}
+        pools: dict[Any, int] = {}
         blocks: dict[int, int] = {}
         count = 0
         for event in trace:
@@ -94,6 +95,8 @@ def hash_traces(traces: Iterable[Iterable[Mapping[str, Any]]]) -> str:
                 blocks[event["addr"]] = count
                 count += 1
             stream = streams.setdefault(event["stream"], len(streams))
-            digest.update(b"%d,%d,%d,%d;" % (action, blocks.get(event["addr"], -1), event["size"], stream))
+            pool = pools.setdefault(event.get("pool_id"), len(pools))  # torch tells it since 2.10 or so
+            block = blocks.get(event["addr"], -1)
+            digest.update(b"%d,%d,%d,%d,%d;" % (action, block, event["size"], stream, pool))
         digest.update(b"|")
     return digest.hexdigest()
