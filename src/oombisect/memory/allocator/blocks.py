@@ -30,7 +30,7 @@ class Block:
     piece cut off `n` bytes further on has an order `n` higher.
     """
 
-    __slots__ = ("order", "size", "requested", "state", "previous", "next", "home", "segment", "since")
+    __slots__ = ("home", "next", "order", "previous", "requested", "segment", "since", "size", "state")
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class FreeBlocks:
     in parallel. `unmapped` are the blocks without memory of its expandable segments, by address.
     """
 
-    __slots__ = ("keys", "blocks", "unmapped", "kind", "stream")
+    __slots__ = ("blocks", "keys", "kind", "stream", "unmapped")
 
     def __init__(self, kind: BlockKind, stream: int) -> None:
         self.keys: list[int] = []
@@ -106,7 +106,7 @@ class FreeBlocks:
 class BlockKind:
     """The small or the large blocks of one pool; `searches` counts requests, while garbage is collected."""
 
-    __slots__ = ("small", "pool", "homes", "searches")
+    __slots__ = ("homes", "pool", "searches", "small")
 
     def __init__(self, pool: Pool, *, small: bool) -> None:
         self.small = small
@@ -135,7 +135,7 @@ class Pool:
         split: blocks may be split (False: MemPool(no_split=True)).
     """
 
-    __slots__ = ("number", "graph", "split", "small", "large", "segments", "released")
+    __slots__ = ("graph", "large", "number", "released", "segments", "small", "split")
 
     def __init__(self, number: int, *, graph: bool = False, split: bool = True) -> None:
         self.number = number

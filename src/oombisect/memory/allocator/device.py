@@ -1,7 +1,8 @@
 """What the allocator asks of the device: memory at an address, and, for expandable segments, addresses and pages apart.
 
-`VirtualDevice` gives out addresses as CUDA drivers were seen to (addresses in published PyTorch snapshots), and as this
-project's virtual GPU does. Where equally large free blocks compete, addresses decide which is taken. All sizes are bytes.
+`VirtualDevice` gives out addresses as CUDA drivers were seen to (addresses in published PyTorch snapshots), and as
+this project's virtual GPU does. Where equally large free blocks compete, addresses decide which is taken. All sizes are
+bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Device(Protocol):
         """cuMemAddressFree."""
 
     def map(self, address: int, size: int) -> bool:
-        """cuMemCreate and cuMemMap of all pages of a range; False, and nothing happened, if there is not enough memory."""
+        """cuMemCreate and cuMemMap of all pages of a range; False, and nothing is mapped, if memory is short."""
 
     def unmap(self, address: int, size: int) -> None:
         """cuMemUnmap and cuMemRelease of all pages of a range."""
@@ -97,6 +98,7 @@ class Addresses:
 
     def __init__(self, start: int = 0x1000_0000_0000, size: int = 64 << 40) -> None:
         self._small, self._large = Ranges(), Ranges()
+        self._start, self._end = start, start + size
         self._low = start + CHUNK
         self._high = start + size - CHUNK
 
@@ -117,7 +119,9 @@ class Addresses:
         return found
 
     def give(self, address: int, size: int) -> None:
-        """Take them back."""
+        """Take them back; addresses that were never given out are ignored."""
+        if not self._start <= address < self._end:
+            return
         ranges = self._small if address < self._low else self._large
         ranges.put(address, address + -(-size // GRANULE) * GRANULE)
 
@@ -131,7 +135,7 @@ class VirtualDevice:
         addresses: who says at which address.
     """
 
-    __slots__ = ("total", "capacity", "used", "_addresses")
+    __slots__ = ("_addresses", "capacity", "total", "used")
 
     def __init__(self, total: int, capacity: int | None = None, addresses: Addresses | None = None) -> None:
         self.total = total

@@ -16,7 +16,7 @@ from oombisect.memory.allocator.statistics import Statistics
 class ExpandableSegment:
     """A reserved range of addresses, mapped in pages of `page` bytes."""
 
-    __slots__ = ("base", "size", "page")
+    __slots__ = ("base", "page", "size")
 
     def __init__(self, base: int, size: int, page: int) -> None:
         self.base = base

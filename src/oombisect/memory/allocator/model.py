@@ -17,7 +17,7 @@ Otherwise it is out of memory. A block larger than its request is split; a freed
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from oombisect.memory.allocator.blocks import (
@@ -98,7 +98,7 @@ class CachingAllocator:
         self._segments_made = 0
         self._pools = {0: Pool(0)}
         self._pending: dict[Block, None] = {}
-        self._expandables = ExpandableSegments(self.device, self.statistics, self._order_of_segment)
+        self._expandables = ExpandableSegments(self.device, self.statistics, self.order_of_segment)
         self._has_expandables = False
         fraction = settings.memory_fraction if fraction is None else fraction
         self.configure(settings)
@@ -124,8 +124,15 @@ class CachingAllocator:
     def _update_collection(self) -> None:
         self._collects = self.allowed is not None and self.settings.garbage_collection_threshold > 0
 
+    def pool(self, number: int) -> Pool:
+        """The pool of this number; a private one that was not created is taken for a graph's."""
+        found = self._pools.get(number)
+        if found is None:
+            found = self._pools[number] = Pool(number, graph=True)
+        return found
+
     def create_pool(self, number: int, *, graph: bool = True, split: bool = True) -> None:
-        """Make a private pool; one that is named first in `alloc` is taken for a graph's."""
+        """Make a private pool: that of graphs, or of a torch.cuda.MemPool."""
         self._pools[number] = Pool(number, graph=graph, split=split)
 
     def release_pool(self, number: int) -> None:
@@ -147,7 +154,7 @@ class CachingAllocator:
             size = round_up(requested, settings.roundup)
         else:
             size = (requested + (LEAST_BLOCK - 1)) & -LEAST_BLOCK or LEAST_BLOCK
-        owner = self._pools.get(pool) or self._new_pool(pool)
+        owner = self._pools.get(pool) or self.pool(pool)
         kind = owner.small if size <= SMALL_SIZE else owner.large
         home = kind.homes.get(stream) or kind.home(stream)
 
@@ -229,10 +236,14 @@ class CachingAllocator:
         if block.size >= self._max_split:
             stats.oversize_allocations.subtract(1)
         if pending:
-            block.state = PENDING
-            self._pending[block] = None
+            self.wait_for(block)
         else:
             self._free(block)
+
+    def wait_for(self, block: Block) -> None:
+        """A stream still uses a block that was freed."""
+        block.state = PENDING
+        self._pending[block] = None
 
     def complete(self, block: Block) -> None:
         """The streams are done with a block that was freed `pending`; no effect if that was found out before."""
@@ -293,14 +304,10 @@ class CachingAllocator:
         block.state = FREE
         block.since = home.kind.searches
 
-    def _new_pool(self, number: int) -> Pool:
-        pool = self._pools[number] = Pool(number, graph=number != 0)
-        return pool
-
     # ---- finding memory ----
 
     def _choose(self, home: FreeBlocks, at: int, size: int) -> int:
-        """The index of the free block to take, from `at`, the smallest that is large enough; -1 if none may be taken."""
+        """The index of the free block to take, from `at`, the smallest that is large enough; -1: none may be taken."""
         blocks = home.blocks
         block = blocks[at]
         if block.segment is not None:
@@ -337,7 +344,7 @@ class CachingAllocator:
         return block
 
     def _may_release(self, pool: Pool) -> bool:
-        """Nothing is given back to the device while a graph is captured; older releases take a MemPool for a capture."""
+        """Nothing is given back while a graph is captured; older releases take the use of a MemPool for a capture."""
         return pool.number == 0 or (self.rules.private_pools_release and not pool.graph)
 
     def _ask_device(self, home: FreeBlocks, size: int) -> Block | None:
@@ -360,9 +367,9 @@ class CachingAllocator:
         if asked >= self._max_split:
             stats.oversize_segments.add(1)
         stats.device_allocs += 1
-        return Block(self._order_of_segment(address), asked, home)
+        return Block(self.order_of_segment(address), asked, home)
 
-    def _order_of_segment(self, address: int) -> int:
+    def order_of_segment(self, address: int) -> int:
         self._segments_made += 1
         return (self._segments_made << ADDRESS_BITS | address) if self.rules.older_segments_first else address
 

@@ -1,4 +1,4 @@
-"""Where the caching allocators of different PyTorch releases differ: one switch for each difference, told apart here only.
+"""Where the caching allocators of different PyTorch releases differ: one switch a difference, told apart here only.
 
 Read from PyTorch's source (c10/cuda/CUDACachingAllocator.cpp, c10/core/AllocatorConfig.cpp) and from what the built
 libraries of 2.9.1 and 2.14.1 do. Between those two releases most of the cut-overs are not known: `rules_for` says so.

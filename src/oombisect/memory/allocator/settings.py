@@ -132,15 +132,11 @@ class Settings:
         """
         text = str(settings.get("PYTORCH_CUDA_ALLOC_CONF") or "")
         found = cls.parse(text, rules)
-        for key, field, kind in (
-            ("expandable_segments", "expandable_segments", bool),
-            ("garbage_collection_threshold", "garbage_collection_threshold", float),
-        ):
-            if key in settings:
-                value = settings[key]
-                if not isinstance(value, (bool, int, float)):
-                    raise SettingsError(f"{key} is {value!r}")
-                found = replace(found, **{field: kind(value)})
+        found = replace(
+            found,
+            expandable_segments=bool(settings.get("expandable_segments", found.expandable_segments)),
+            garbage_collection_threshold=_threshold(settings, found.garbage_collection_threshold),
+        )
         split = settings.get("max_split_size", -1)
         if not isinstance(split, int):
             raise SettingsError(f"max_split_size is {split!r}")
@@ -153,6 +149,13 @@ class Settings:
                 raise SettingsError(f"roundup_power2_divisions are {divisions!r}")
             found = replace(found, roundup=tuple(values) if any(values) else ())
         return found
+
+
+def _threshold(settings: Mapping[str, object], default: float) -> float:
+    value = settings.get("garbage_collection_threshold", default)
+    if not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise SettingsError(f"garbage_collection_threshold is {value!r}")
+    return float(value)
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """The counters of torch.cuda.memory_stats.
 
-The counters that move with every request are plain numbers, written by `CachingAllocator`: they are the hot path. A
-count that PyTorch keeps as `current` is here the difference of two that only grow: what was allocated and what was freed.
+The counters that move with every request are plain numbers, written by `CachingAllocator`: they are the hot path. What
+PyTorch keeps as `current` is here the difference of two that only grow: what was allocated and what was freed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 class Stat:
     """One quantity: its value now, its largest value, and the sums of what was added and taken away."""
 
-    __slots__ = ("current", "peak", "allocated")
+    __slots__ = ("allocated", "current", "peak")
 
     def __init__(self) -> None:
         self.current = self.peak = self.allocated = 0
@@ -32,16 +32,38 @@ class Stat:
 class Statistics:
     """All counters of one device, bytes and counts.
 
-    `allocated`, `allocations` and `requested` are the sums ever allocated. `freed`, `frees` are those of what the program
-    gave back, `completed`, `completions` and `completed_requested` those of what no stream uses any more: "active" memory
-    is allocated - completed.
+    `allocated`, `allocations` and `requested` are the sums ever allocated. `freed` and `frees` are those of what the
+    program gave back, `completed`, `completions` and `completed_requested` those of what no stream uses any more:
+    "active" memory is allocated - completed.
     """
 
     __slots__ = (
-        "allocated", "allocations", "requested", "freed", "frees", "completed", "completions", "completed_requested",
-        "peak_allocated", "peak_allocations", "peak_active", "peak_actives", "peak_requested",
-        "reserved", "reserved_small", "segments", "segments_small", "split_bytes", "splits", "oversize_allocations",
-        "oversize_segments", "retries", "ooms", "device_allocs", "device_frees", "synchronizations",
+        "allocated",
+        "allocations",
+        "completed",
+        "completed_requested",
+        "completions",
+        "device_allocs",
+        "device_frees",
+        "freed",
+        "frees",
+        "ooms",
+        "oversize_allocations",
+        "oversize_segments",
+        "peak_active",
+        "peak_actives",
+        "peak_allocated",
+        "peak_allocations",
+        "peak_requested",
+        "requested",
+        "reserved",
+        "reserved_small",
+        "retries",
+        "segments",
+        "segments_small",
+        "split_bytes",
+        "splits",
+        "synchronizations",
     )  # fmt: skip
 
     def __init__(self) -> None:

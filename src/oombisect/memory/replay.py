@@ -1,0 +1,340 @@
+"""What the caching allocator would have done with a program's requests: under other settings, or with less memory.
+
+All sizes are bytes. `limit` is what the allocator may take from the device: what else lies there (the CUDA context,
+other libraries) is the caller's to subtract.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from oombisect.memory.allocator import Block, CachingAllocator, Device, Rules, Settings, VirtualDevice
+from oombisect.memory.allocator.device import Addresses
+from oombisect.memory.allocator.initial import adopt
+from oombisect.memory.allocator.model import SMALL_SIZE, round_up, segment_size
+from oombisect.memory.capacity import NeededCapacity
+from oombisect.memory.requests import InitialSegment, Op, Requests
+from oombisect.memory.trace import DEFAULT_POOL
+
+UNBOUNDED: Final = 1 << 62
+RESOLUTION: Final = 2 << 20
+ADDRESSES: Final = 0x1000_0000_0000
+BEFORE: Final = -1
+"""In place of an operation's index: the state that the trace begins with did not fit."""
+
+_ALLOC, _RELEASE, _FREE, _COMPLETE = int(Op.ALLOC), int(Op.RELEASE), int(Op.FREE), int(Op.COMPLETE)
+
+
+class ReplayError(ValueError):
+    """The requests are none that a replay can follow, or it cannot give what is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """A request that failed, and the allocator at that moment; bytes.
+
+    Args:
+        op, event: its index in the operations, and in the trace; -1: the state the trace begins with did not fit.
+        block: the number of the block that was asked for.
+        requested, size, segment: what was asked for, the block for it, and what was asked of the device for that.
+        allocated, active, reserved: what the program had, that and what streams still used, what the allocator had.
+        stream, pool, small: where it was to be served; indices of the requests.
+        segments: all the allocator had, block by block; the numbers are those of the requests.
+    """
+
+    op: int
+    event: int
+    block: int
+    requested: int
+    size: int
+    segment: int
+    allocated: int
+    active: int
+    reserved: int
+    stream: int
+    pool: int
+    small: bool
+    segments: tuple[InitialSegment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a replay showed; bytes and counts. If it stopped at its first OOM, up to there.
+
+    Args:
+        peak_*, final_*: as torch.cuda.memory_stats has them (`active`: allocated or still used by a stream).
+        ooms, retries: requests that failed; releases of all cached memory to serve one.
+        first_oom: the first that failed, None if none did.
+        skipped: requests that failed and were left out, with what was done to their blocks later.
+        statistics: all counters, under their names in torch.cuda.memory_stats.
+        notes: what is not exact, in words; empty if the replay is exact.
+    """
+
+    peak_allocated: int
+    peak_active: int
+    peak_requested: int
+    peak_reserved: int
+    final_allocated: int
+    final_active: int
+    final_reserved: int
+    ooms: int
+    retries: int
+    first_oom: OutOfMemory | None
+    statistics: dict[str, int]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def survived(self) -> bool:
+        """No request failed."""
+        return self.first_oom is None
+
+
+@dataclass(frozen=True, slots=True)
+class Fidelity:
+    """How far a replay under the recorded settings does what was recorded.
+
+    Args:
+        exact: every address and every segment event is as recorded.
+        allocations, segment_events: how many were compared before the first mismatch.
+        mismatch: the first one, in words.
+        event: where in the trace it is; -1 if there is none.
+        replay: what the replay showed up to there.
+    """
+
+    exact: bool
+    allocations: int
+    segment_events: int
+    mismatch: str
+    event: int
+    replay: Replay
+
+
+def replay(
+    requests: Requests,
+    settings: Settings,
+    rules: Rules,
+    *,
+    device_bytes: int,
+    limit: int | None = None,
+    fraction: float | None = None,
+    stop_at_oom: bool = True,
+    as_recorded: bool = True,
+) -> Replay:
+    """Give the requests to an allocator.
+
+    Args:
+        settings, rules: what the allocator was told, and its PyTorch release.
+        device_bytes: the device's memory, as CUDA reports it.
+        limit: how much of it the allocator may take; None: as much as it likes, also more than there is.
+        fraction: torch.cuda.set_per_process_memory_fraction.
+        stop_at_oom: end at the first request that fails; otherwise leave it out, and what is done to its block later.
+        as_recorded: these are the settings of the recorded run, so that what it had when the trace begins lies where it
+            lay; otherwise that is asked for anew, in order of address, and the result is approximate.
+
+    Raises:
+        ReplayError: the requests contradict themselves.
+    """
+    run = _Run(requests, settings, rules, device_bytes, limit, fraction)
+    run.begin(as_recorded)
+    run.go(stop_at_oom)
+    return run.result()
+
+
+def needed(
+    requests: Requests,
+    settings: Settings,
+    rules: Rules,
+    *,
+    device_bytes: int,
+    fraction: float | None = None,
+    resolution: int = RESOLUTION,
+    as_recorded: bool = True,
+) -> int:
+    """The smallest limit under which no request fails, bytes: one that was seen to suffice, to within `resolution`.
+
+    Of the limits that were tried, the largest below it failed, and is at most `resolution` below. (Survival need not be
+    monotonic in the limit: not every smaller one is claimed to fail.)
+
+    Raises:
+        ReplayError: the requests fail although memory is unlimited (a `fraction` forbids it).
+    """
+
+    def run(limit: int | None) -> Replay:
+        return replay(
+            requests,
+            settings,
+            rules,
+            device_bytes=device_bytes,
+            limit=limit,
+            fraction=fraction,
+            as_recorded=as_recorded,
+        )
+
+    unlimited = run(None)
+    if unlimited.first_oom is not None:
+        raise ReplayError("the requests fail however large the device is: the memory fraction forbids them")
+    if unlimited.peak_reserved == 0:
+        return 0
+    search = NeededCapacity.start(unlimited.peak_allocated, unlimited.peak_reserved, resolution)
+    while (limit := search.next()) is not None:
+        search = search.observe(limit, run(limit).survived)
+    return search.result
+
+
+class _Run:
+    """One replay: an allocator, and the blocks the program has."""
+
+    def __init__(
+        self,
+        requests: Requests,
+        settings: Settings,
+        rules: Rules,
+        device_bytes: int,
+        limit: int | None,
+        fraction: float | None,
+        device: Device | None = None,
+    ) -> None:
+        self.requests = requests
+        self.capacity = UNBOUNDED if limit is None else limit
+        self.device = device or VirtualDevice(device_bytes, self.capacity, Addresses(_free_addresses(requests)))
+        self.allocator = CachingAllocator(settings, rules, fraction=fraction, device=self.device)
+        self.live: list[Block | None] = [None] * len(requests.sizes)
+        self.first_oom: OutOfMemory | None = None
+        self.notes: list[str] = []
+        # Streams sort by their handles, as they do in PyTorch; the ordinary pool is number 0.
+        handles = sorted(requests.stream_ids)
+        self._stream_numbers = [handles.index(handle) for handle in requests.stream_ids]
+        self._pool_numbers = [0 if pool == DEFAULT_POOL else at + 1 for at, pool in enumerate(requests.pool_ids)]
+        self.streams = _renumber(requests.streams, self._stream_numbers)
+        self.pools = _renumber(requests.pools, self._pool_numbers)
+        if any(self._pool_numbers):
+            self.notes.append("private pools are taken for those of CUDA graphs that live to the end")
+
+    def begin(self, as_recorded: bool) -> None:
+        """Bring the allocator into the state that the trace begins with."""
+        requests, allocator = self.requests, self.allocator
+        if not requests.initial:
+            return
+        if as_recorded:
+            segments = [
+                replace(
+                    segment,
+                    stream=self._stream_numbers[segment.stream],
+                    pool=self._pool_numbers[segment.pool],
+                )
+                for segment in requests.initial
+            ]
+            for number, block in adopt(allocator, segments, requests.sizes).items():
+                self.live[number] = block
+            self.notes.append(
+                "segments that were there before the trace are taken to be as old as their addresses are low"
+            )
+            if allocator.statistics.reserved.current > self.capacity:
+                allocator.empty_cache()
+            if allocator.statistics.reserved.current > self.capacity:
+                self.first_oom = self._out_of_memory(BEFORE, BEFORE)
+            return
+        self.notes.append("what was allocated before the trace begins is placed as if it were asked for anew")
+        for segment in sorted(requests.initial, key=lambda segment: segment.address):
+            for piece in segment.blocks:
+                if piece.block < 0:
+                    continue
+                block = allocator.alloc(requests.sizes[piece.block], self.streams[piece.block], self.pools[piece.block])
+                if block is None:
+                    self.first_oom = self._out_of_memory(BEFORE, piece.block)
+                    return
+                self.live[piece.block] = block
+                if piece.pending:
+                    allocator.free(block, pending=True)
+
+    def go(self, stop_at_oom: bool) -> None:
+        """Give the allocator all requests."""
+        if self.first_oom is not None and stop_at_oom:
+            return
+        requests, live = self.requests, self.live
+        sizes, streams, pools = requests.sizes, self.streams, self.pools
+        alloc, free, complete = self.allocator.alloc, self.allocator.free, self.allocator.complete
+        for index, (op, number) in enumerate(zip(requests.ops, requests.blocks, strict=True)):
+            if op == _ALLOC:
+                if (block := alloc(sizes[number], streams[number], pools[number])) is not None:
+                    live[number] = block
+                else:
+                    if self.first_oom is None:
+                        self.first_oom = self._out_of_memory(index, number)
+                    if stop_at_oom:
+                        return
+            elif number < 0:
+                self.allocator.empty_cache()
+            elif (block := live[number]) is not None:  # otherwise it was asked for in vain
+                if op == _RELEASE:
+                    live[number] = None
+                    free(block)
+                elif op == _FREE:
+                    free(block, pending=True)
+                else:
+                    live[number] = None
+                    complete(block)
+
+    def _out_of_memory(self, index: int, number: int) -> OutOfMemory:
+        requests, stats, settings = self.requests, self.allocator.statistics, self.allocator.settings
+        requested = requests.sizes[number] if number >= 0 else 0
+        size = round_up(requested, settings.roundup)
+        return OutOfMemory(
+            op=index,
+            event=requests.events[index] if index >= 0 else BEFORE,
+            block=number,
+            requested=requested,
+            size=size,
+            segment=segment_size(size, settings.large_segment_size),
+            allocated=stats.current_allocated,
+            active=stats.current_active,
+            reserved=stats.reserved.current,
+            stream=requests.streams[number] if number >= 0 else 0,
+            pool=requests.pools[number] if number >= 0 else 0,
+            small=size <= SMALL_SIZE,
+            segments=self.segments(),
+        )
+
+    def segments(self) -> tuple[InitialSegment, ...]:
+        """All that the allocator has; streams and pools are indices of the requests."""
+        numbers = {block: number for number, block in enumerate(self.live) if block is not None}
+        return tuple(
+            replace(
+                segment,
+                stream=self._stream_numbers.index(segment.stream),
+                pool=self._pool_numbers.index(segment.pool),
+            )
+            for segment in self.allocator.segments(numbers)
+        )
+
+    def result(self) -> Replay:
+        stats = self.allocator.statistics
+        return Replay(
+            peak_allocated=stats.peak_allocated,
+            peak_active=stats.peak_active,
+            peak_requested=stats.peak_requested,
+            peak_reserved=stats.reserved.peak,
+            final_allocated=stats.current_allocated,
+            final_active=stats.current_active,
+            final_reserved=stats.reserved.current,
+            ooms=stats.ooms,
+            retries=stats.retries,
+            first_oom=self.first_oom,
+            statistics=stats.memory_stats(),
+            notes=(*self.requests.notes, *self.notes),
+        )
+
+
+def _renumber(column: array[int], numbers: Sequence[int]) -> array[int]:
+    if list(numbers) == list(range(len(numbers))):
+        return column
+    return array("i", [numbers[index] for index in column])
+
+
+def _free_addresses(requests: Requests) -> int:
+    """Where addresses begin that nothing had before the trace."""
+    highest = max((segment.address + segment.size for segment in requests.initial), default=0)
+    return ADDRESSES if highest <= ADDRESSES else -(-highest // ADDRESSES) * ADDRESSES
