@@ -31,6 +31,30 @@ def test_it_finds_the_need_to_within_the_resolution(data):
     assert all(lower <= capacity < upper for capacity in tried)
 
 
+@given(st.data())
+def test_hints_of_whatever_kind_do_no_harm(data):
+    lower = data.draw(st.integers(0, 100_000))
+    upper = data.draw(st.integers(lower, 200_000))
+    truth = data.draw(st.integers(lower, upper))
+    resolution = data.draw(st.integers(1, 5_000))
+    need, tries = NeededCapacity.start(lower, upper, resolution), 0
+    while (capacity := need.next()) is not None:
+        tries += 1
+        hint = data.draw(st.one_of(st.none(), st.just(truth), st.integers(0, 300_000)))
+        need = need.observe(capacity, capacity >= truth, hint)
+    assert truth <= need.result < truth + resolution
+    assert tries <= 7 * (2 + ((upper - lower) // resolution + 1).bit_length())
+
+
+def test_a_good_hint_ends_it_at_once():
+    need, tried = NeededCapacity.start(40_000 * MIB, 52_000 * MIB, 2 * MIB), []
+    while (capacity := need.next()) is not None:
+        tried.append(capacity)
+        need = need.observe(capacity, capacity >= 41_234 * MIB, 41_234 * MIB)
+    assert need.result == 41_234 * MIB
+    assert len(tried) == 3  # above the lower bound, the hint, just below it
+
+
 def test_a_run_that_strands_nothing_needs_one_try():
     need, tried = search(40_000 * MIB, 52_000 * MIB, 64 * MIB, 40_010 * MIB)
     assert len(tried) == 1 and need.result <= 40_064 * MIB

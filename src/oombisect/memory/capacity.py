@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 
+_MOST_MISSES = 4
+
+
 class CapacityError(ValueError):
     """The bounds are no bounds, or an observation contradicts an earlier one."""
 
@@ -21,12 +24,18 @@ class NeededCapacity:
         enough: the smallest capacity known to survive.
         resolution: how close the result must come.
         lower: where the search began: no allocator needs less.
+        hint: a capacity worth trying next; none if it lies outside the bounds.
+        guided: the last hint survived, so that a little less is worth a try.
+        misses: how often in a row the run did not survive; hints that lead nowhere are no longer followed.
     """
 
     too_small: int
     enough: int
     resolution: int
     lower: int
+    hint: int | None = None
+    guided: bool = False
+    misses: int = 0
 
     @classmethod
     def start(cls, lower_bound: int, upper_bound: int, resolution: int) -> NeededCapacity:
@@ -46,16 +55,24 @@ class NeededCapacity:
     def next(self) -> int | None:
         """The capacity to try, None once the result is close enough.
 
-        Most runs waste next to nothing, so the first try is just above the lower bound.
+        Most runs waste next to nothing, so the first try is just above the lower bound. A hint is followed; if the run
+        survived on it, just below it is tried.
         """
         if self.enough - self.too_small <= self.resolution:
             return None
         if self.too_small < self.lower:
             return self.too_small + self.resolution
+        if self.hint is not None and self.misses <= _MOST_MISSES and self.too_small < self.hint < self.enough:
+            return self.hint
+        if self.guided:
+            return self.enough - self.resolution
         return (self.too_small + self.enough) // 2
 
-    def observe(self, capacity: int, survived: bool) -> NeededCapacity:
+    def observe(self, capacity: int, survived: bool, hint: int | None = None) -> NeededCapacity:
         """What a run at `capacity` did.
+
+        Args:
+            hint: of a run that did not survive, the capacity at which the request it failed on would have been served.
 
         Raises:
             CapacityError: it contradicts what is known, so that survival is not a matter of capacity alone.
@@ -67,8 +84,8 @@ class NeededCapacity:
                 f" and {self.too_small} is known to be too small"
             )
         if survived:
-            return replace(self, enough=min(self.enough, capacity))
-        return replace(self, too_small=max(self.too_small, capacity))
+            return replace(self, enough=capacity, hint=None, guided=capacity == self.hint, misses=0)
+        return replace(self, too_small=capacity, hint=hint, guided=False, misses=self.misses + 1)
 
     @property
     def result(self) -> int:
