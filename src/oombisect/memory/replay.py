@@ -15,6 +15,7 @@ from oombisect.memory.allocator import Block, CachingAllocator, Device, Rules, S
 from oombisect.memory.allocator.device import Addresses
 from oombisect.memory.allocator.initial import adopt
 from oombisect.memory.allocator.model import SMALL_SIZE, round_up, segment_size
+from oombisect.memory.allocator.recorded import Mismatch, RecordedDevice
 from oombisect.memory.capacity import NeededCapacity
 from oombisect.memory.requests import InitialSegment, Op, Requests
 from oombisect.memory.trace import DEFAULT_POOL
@@ -184,6 +185,39 @@ def needed(
     return search.result
 
 
+def check(
+    requests: Requests, settings: Settings, rules: Rules, *, device_bytes: int, fraction: float | None = None
+) -> Fidelity:
+    """Does a replay under the recorded settings do what was recorded: every address, every segment event?
+
+    The segments get the addresses they had; where a release was recorded, the device is taken to have been full.
+
+    Args:
+        settings, rules: those of the recorded run, as far as they are known.
+    """
+    device = RecordedDevice(device_bytes, requests.segment_kinds, requests.segment_addresses, requests.segment_sizes)
+    run = _Run(requests, settings, rules, device_bytes, None, fraction, device)
+    mismatch = ""
+    try:
+        run.begin(as_recorded=True)
+        run.go(True, requests.addresses)
+        if run.first_oom is not None:
+            raise Mismatch(f"{run.first_oom.requested} bytes are refused, and were granted")
+        run.reached = len(requests.ops) - 1
+        device.finish()
+    except Mismatch as found:
+        mismatch = str(found)
+    compared = requests.ops[: run.reached + 1].count(_ALLOC) - bool(mismatch and run.reached >= 0)
+    return Fidelity(
+        exact=not mismatch,
+        allocations=compared,
+        segment_events=device.played,
+        mismatch=mismatch,
+        event=requests.events[run.reached] if mismatch and run.reached >= 0 else BEFORE,
+        replay=run.result(),
+    )
+
+
 class _Run:
     """One replay: an allocator, and the blocks the program has."""
 
@@ -203,6 +237,7 @@ class _Run:
         self.allocator = CachingAllocator(settings, rules, fraction=fraction, device=self.device)
         self.live: list[Block | None] = [None] * len(requests.sizes)
         self.first_oom: OutOfMemory | None = None
+        self.reached = BEFORE
         self.notes: list[str] = []
         # Streams sort by their handles, as they do in PyTorch; the ordinary pool is number 0.
         handles = sorted(requests.stream_ids)
@@ -227,8 +262,8 @@ class _Run:
                 )
                 for segment in requests.initial
             ]
-            for number, block in adopt(allocator, segments, requests.sizes).items():
-                self.live[number] = block
+            for number, adopted in adopt(allocator, segments, requests.sizes).items():
+                self.live[number] = adopted
             self.notes.append(
                 "segments that were there before the trace are taken to be as old as their addresses are low"
             )
@@ -250,8 +285,15 @@ class _Run:
                 if piece.pending:
                     allocator.free(block, pending=True)
 
-    def go(self, stop_at_oom: bool) -> None:
-        """Give the allocator all requests."""
+    def go(self, stop_at_oom: bool, addresses: Sequence[int] | None = None) -> None:
+        """Give the allocator all requests.
+
+        Args:
+            addresses: by block number, where it has to be.
+
+        Raises:
+            Mismatch: one is elsewhere.
+        """
         if self.first_oom is not None and stop_at_oom:
             return
         requests, live = self.requests, self.live
@@ -259,14 +301,22 @@ class _Run:
         alloc, free, complete = self.allocator.alloc, self.allocator.free, self.allocator.complete
         for index, (op, number) in enumerate(zip(requests.ops, requests.blocks, strict=True)):
             if op == _ALLOC:
+                if addresses is not None:
+                    self.reached = index
                 if (block := alloc(sizes[number], streams[number], pools[number])) is not None:
                     live[number] = block
+                    if addresses is not None and block.address != addresses[number]:
+                        raise Mismatch(
+                            f"{sizes[number]} bytes are allocated at {block.address:#x},"
+                            f" but were at {addresses[number]:#x}"
+                        )
                 else:
                     if self.first_oom is None:
                         self.first_oom = self._out_of_memory(index, number)
                     if stop_at_oom:
                         return
             elif number < 0:
+                self.reached = index
                 self.allocator.empty_cache()
             elif (block := live[number]) is not None:  # otherwise it was asked for in vain
                 if op == _RELEASE:
