@@ -91,7 +91,9 @@ def snapshot_of_probe(probe: StoredProbe, store: Store, rank: int | None = None)
     name = f"{probe.spec.session}/{probe.id}"
     reading = probe.reading
     if reading is None:
-        raise OombisectError(f"Probe {name} did not finish", f"Resume its session: oombisect resume {probe.spec.session}.")
+        raise OombisectError(
+            f"Probe {name} did not finish", f"Resume its session: oombisect resume {probe.spec.session}."
+        )
     chosen = _rank(name, reading, rank)
     again = f"Probe the point again: oombisect probe {probe.spec.point[:12]} --recipe {probe.spec.recipe} --fresh."
     path = store.snapshot(probe.id, chosen.rank)
