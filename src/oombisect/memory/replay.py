@@ -153,11 +153,16 @@ def needed(
     fraction: float | None = None,
     resolution: int = RESOLUTION,
     as_recorded: bool = True,
+    unlimited: Replay | None = None,
 ) -> int:
     """The smallest limit under which no request fails, bytes: one that was seen to suffice, to within `resolution`.
 
     Of the limits that were tried, the largest below it failed, and is at most `resolution` below. (Survival need not be
     monotonic in the limit: not every smaller one is claimed to fail.)
+
+    Args:
+        resolution: how close the result must come, bytes.
+        unlimited: the replay without a limit, where it was made before.
 
     Raises:
         ReplayError: the requests fail although memory is unlimited (a `fraction` forbids it).
@@ -174,14 +179,16 @@ def needed(
             as_recorded=as_recorded,
         )
 
-    unlimited = run(None)
+    unlimited = unlimited or run(None)
     if unlimited.first_oom is not None:
         raise ReplayError("the requests fail however large the device is: the memory fraction forbids them")
     if unlimited.peak_reserved == 0:
         return 0
     search = NeededCapacity.start(unlimited.peak_allocated, unlimited.peak_reserved, resolution)
     while (limit := search.next()) is not None:
-        search = search.observe(limit, run(limit).survived)
+        oom = run(limit).first_oom
+        # All that could be released was: with as much more as was asked for, this request would have been served.
+        search = search.observe(limit, oom is None, None if oom is None else oom.reserved + oom.segment)
     return search.result
 
 

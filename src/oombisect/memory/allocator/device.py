@@ -65,16 +65,18 @@ class Ranges:
             starts.insert(at, start)
             ends.insert(at, end)
 
-    def take(self, size: int, alignment: int, *, within_chunk: bool) -> int | None:
-        """The start of a range of `size`, which is free no longer.
+    def take(self, size: int, *, within_chunk: bool = False) -> int | None:
+        """The start of a range of `size`, which is free no longer; None if there is none.
 
         Args:
             within_chunk: the range must not cross a multiple of `CHUNK`.
         """
         for at, (first, last) in enumerate(zip(self._starts, self._ends, strict=True)):
-            start = -(-first // alignment) * alignment
+            if last - first < size:
+                continue
+            start = first
             if within_chunk and start // CHUNK != (start + size - 1) // CHUNK:
-                start = -(-start // CHUNK) * CHUNK
+                start = _whole(start, CHUNK)
             end = start + size
             if end > last:
                 continue
@@ -104,26 +106,31 @@ class Addresses:
 
     def take(self, size: int) -> int:
         """The start of `size` addresses."""
-        size = -(-size // GRANULE) * GRANULE
         if size < CHUNK:
-            while (found := self._small.take(size, GRANULE, within_chunk=True)) is None:
+            size = _whole(size, GRANULE)
+            while (found := self._small.take(size, within_chunk=True)) is None:
                 self._small.put(self._low, self._low + CHUNK)
                 self._low += CHUNK
             return found
-        found = self._large.take(size, CHUNK, within_chunk=False)
+        size = _whole(size, CHUNK)  # what is left of the last chunk is too small for what comes here
+        found = self._large.take(size)
         if found is None:
-            end = self._high
-            found = self._high = (end - size) // CHUNK * CHUNK
-            if found + size < end:
-                self._large.put(found + size, end)
+            found = self._high = self._high - size
         return found
 
     def give(self, address: int, size: int) -> None:
         """Take them back; addresses that were never given out are ignored."""
         if not self._start <= address < self._end:
             return
-        ranges = self._small if address < self._low else self._large
-        ranges.put(address, address + -(-size // GRANULE) * GRANULE)
+        if address < self._low:
+            self._small.put(address, address + _whole(size, GRANULE))
+        else:
+            self._large.put(address, address + _whole(size, CHUNK))
+
+
+def _whole(size: int, unit: int) -> int:
+    """`size` rounded up to whole units."""
+    return -(-size // unit) * unit
 
 
 class VirtualDevice:
