@@ -1,4 +1,5 @@
-/* Streams, events, stream capture and graphs. Work completes when it is issued, so nothing ever waits. */
+/* Streams, events, stream capture and graphs. Work completes when it is issued, so nothing ever waits; only events can
+ * be kept from completing, for a test of what then happens to memory that another stream uses. */
 #include "vgpu.h"
 
 #define MAX_STREAMS_IN_CAPTURE 64
@@ -280,14 +281,30 @@ cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority)
     return cudaSuccess;
 }
 
+static VgpuTable unfinished; /* event -> its number, in order of recording; only while events are held */
+static u64 recorded, finished; /* events numbered up to `finished` have completed */
+static int holding; /* read without the lock as a fast path */
+
+void oombisect_vgpu_finish_events(void)
+{
+    pthread_mutex_lock(&mutex);
+    finished = recorded;
+    pthread_mutex_unlock(&mutex);
+}
+
 /* To wait for a stream while it is captured is an error on a real device too. */
 static cudaError_t wait_for(cudaStream_t stream)
 {
     vgpu_use_context();
+    oombisect_vgpu_finish_events();
     return is_capturing(stream) ? vgpu_fail(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return wait_for(stream); }
-cudaError_t cudaStreamQuery(cudaStream_t stream) { return wait_for(stream); }
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    vgpu_use_context();
+    return is_capturing(stream) ? vgpu_fail(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
+}
 
 CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags)
 {
@@ -325,18 +342,34 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     pthread_mutex_lock(&mutex);
     vgpu_table_remove(&captured_events, key_of(event), NULL);
+    vgpu_table_remove(&unfinished, key_of(event), NULL);
     pthread_mutex_unlock(&mutex);
     return cudaSuccess;
+}
+
+/* For tests, through ctypes: events recorded from now on do not complete, until oombisect_vgpu_finish_events or a wait for them. */
+void oombisect_vgpu_hold_events(int hold)
+{
+    if (!hold) oombisect_vgpu_finish_events();
+    __atomic_store_n(&holding, hold, __ATOMIC_RELAXED);
+}
+
+static void hold_event(const void *event) /* caller holds the mutex */
+{
+    vgpu_table_remove(&unfinished, key_of(event), NULL);
+    if (__atomic_load_n(&holding, __ATOMIC_RELAXED)) vgpu_table_put(&unfinished, key_of(event), ++recorded, 0);
 }
 
 /* An event recorded in a capture draws the streams that wait for it into the same capture. */
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     vgpu_use_context();
-    if (!__atomic_load_n(&running, __ATOMIC_RELAXED)) return cudaSuccess;
+    bool held = __atomic_load_n(&holding, __ATOMIC_RELAXED) || __atomic_load_n(&recorded, __ATOMIC_RELAXED);
+    if (!held && !__atomic_load_n(&running, __ATOMIC_RELAXED)) return cudaSuccess;
     pthread_mutex_lock(&mutex);
     vgpu_table_remove(&captured_events, key_of(event), NULL);
     Capture *capture = capture_of(stream);
+    if (!capture) hold_event(event);
     if (capture) vgpu_table_put(&captured_events, key_of(event), capture->id, 0);
     pthread_mutex_unlock(&mutex);
     return cudaSuccess;
@@ -362,12 +395,18 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    (void)event;
-    return cudaSuccess;
+    if (!__atomic_load_n(&recorded, __ATOMIC_RELAXED)) return cudaSuccess;
+    pthread_mutex_lock(&mutex);
+    VgpuEntry *entry = vgpu_table_find(&unfinished, key_of(event));
+    bool done = !entry || entry->value <= finished;
+    pthread_mutex_unlock(&mutex);
+    return done ? cudaSuccess : vgpu_fail(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-    (void)event;
+    pthread_mutex_lock(&mutex);
+    vgpu_table_remove(&unfinished, key_of(event), NULL);
+    pthread_mutex_unlock(&mutex);
     return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)

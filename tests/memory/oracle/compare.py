@@ -1,0 +1,193 @@
+"""Runs a program in the model and holds every answer against that of the real allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from oombisect.memory.allocator import Block, CachingAllocator, Rules, Settings
+from oombisect.memory.requests import InitialSegment
+
+from .program import Operation, Program
+
+Answer = dict[str, Any]
+
+COMPARED = frozenset(
+    [
+        *("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free"),
+        *(
+            f"{name}.{field}"
+            for name in (
+                *("allocation.all", "allocated_bytes.all", "active.all", "active_bytes.all", "requested_bytes.all"),
+                *("reserved_bytes.all", "reserved_bytes.small_pool", "segment.all", "segment.small_pool"),
+                *("inactive_split.all", "inactive_split_bytes.all", "oversize_allocations", "oversize_segments"),
+            )
+            for field in ("current", "peak", "allocated", "freed")
+        ),
+    ]
+)
+"""The counters that must agree; the model may have more."""
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """Where the model first differs: after operation `at` (-1: before the first), in `what`."""
+
+    at: int
+    what: str
+    real: object
+    model: object
+
+    def __str__(self) -> str:
+        return f"after operation {self.at}, {self.what}: PyTorch {self.real}, the model {self.model}"
+
+
+class Replay:
+    """One program in the model, step by step, with the order in which waiting frees completed given from outside."""
+
+    def __init__(self, program: Program, answer: Answer, rules: Rules) -> None:
+        self.rules = rules
+        self.settings = Settings.parse(program.settings, rules)
+        self.model = CachingAllocator(self.settings, rules, device_bytes=program.total, limit=program.capacity)
+        self.streams: list[int] = answer["streams"]
+        self.completed = iter(answer["completed"]) if "completed" in answer else None
+        self.blocks: dict[int, Block] = {}
+        self.used: dict[int, set[int]] = {}
+        self.waiting: dict[int, Block] = {}
+        self.unfinished: set[int] = set()
+        self.holding = False
+        self.inside = self.capturing = 0
+        self.others = [self.model.alloc(8) for _ in range(answer["before"])]
+
+    def step(self, operation: Operation) -> int:
+        """Do an operation; the address of the new block, 0 if out of memory, -1 if nothing was asked for."""
+        name, *arguments = operation
+        address: int | None = getattr(self, "change" if name == "settings" else name)(*arguments)
+        return -1 if address is None else address
+
+    def alloc(self, number: int, size: int, stream: int, pool: int) -> int:
+        for other in next(self.completed) if self.completed else ():
+            if other not in self.unfinished:  # the others complete when PyTorch waits for all streams
+                self.model.complete(self.waiting.pop(other))
+        block = self.model.alloc(size, self.streams[stream], pool)
+        if block is None:
+            return 0
+        self.blocks[number] = block
+        self.used[number] = {stream}
+        return block.address
+
+    def free(self, number: int) -> None:
+        block = self.blocks.pop(number, None)
+        if block is None:
+            return  # it could not be allocated
+        pending = len(self.used[number]) > 1
+        self.model.free(block, pending=pending)
+        if pending:
+            self.waiting[number] = block
+            if self.holding:
+                self.unfinished.add(number)
+
+    def record(self, number: int, stream: int) -> None:
+        if number in self.blocks:
+            self.used[number].add(stream)
+
+    def hold(self) -> None:
+        self.holding = True
+
+    def finish(self) -> None:
+        self.unfinished.clear()
+
+    def empty(self) -> None:
+        self.model.empty_cache()
+
+    def change(self, text: str) -> None:
+        self.settings = Settings.parse(text, self.rules, before=self.settings)
+        self.model.configure(self.settings)
+
+    def fraction(self, value: float) -> None:
+        self.model.set_fraction(value)
+
+    def pool(self, number: int, split: bool) -> None:
+        self.model.create_pool(number, graph=False, split=split)
+
+    def capture(self, number: int, stream: int) -> None:
+        self.model.pool(number)
+
+    def enter(self, number: int) -> None: ...
+
+    def leave(self, number: int) -> None: ...
+
+    def captured(self, number: int, stream: int) -> None: ...
+
+    def drop(self, number: int) -> None:
+        self.model.release_pool(number)
+
+    def segments(self) -> list[list[Any]]:
+        """As the driver tells them."""
+        held = {block: number for number, block in (self.blocks | self.waiting).items()}
+        held |= {block: -2 for block in self.others if block is not None}
+        return [_told(segment) for segment in self.model.segments(held)]
+
+
+def _told(segment: InitialSegment) -> list[Any]:
+    blocks = [
+        [block.address, block.size, "pending" if block.pending else "live" if block.block != -1 else "free"]
+        for block in segment.blocks
+    ]
+    return [segment.address, segment.size, segment.stream, segment.small, segment.expandable, blocks]
+
+
+STATES = {"active_allocated": "live", "inactive": "free", "active_pending_free": "pending", "active_awaiting_free": "pending"}
+
+
+def compare(program: Program, answer: Answer, names: Sequence[str], rules: Rules) -> Mismatch | None:
+    """The first difference between the model and the real allocator, None if there is none."""
+    real: dict[str, int] = dict.fromkeys(names, 0)
+    replay = Replay(program, answer, rules)
+    stats: Callable[[], dict[str, int]] = replay.model.statistics.memory_stats
+    missing = COMPARED - stats().keys()
+    assert not missing and stats().keys() <= real.keys(), f"counters that are not compared: {missing}"
+    for at, event in enumerate(answer["events"], -1):
+        try:
+            address = -1 if at < 0 else replay.step(program.operations[at])
+        except Exception as error:
+            return Mismatch(at, "exception", event[0], f"{type(error).__name__}: {error}")
+        if address != event[0]:
+            return Mismatch(at, "address", hex(event[0]), hex(address))
+        for index in range(1, len(event), 2):
+            real[names[event[index]]] = event[index + 1]
+        model = stats()
+        if model.items() <= real.items():
+            continue
+        name = next(name for name in model if model[name] != real[name])
+        return Mismatch(at, name, real[name], model[name])
+    if "error" in answer:
+        if replay.rules.oversize_release_skips_expandable:
+            return Mismatch(at + 1, "internal error", answer["error"], None)
+        return None
+    told = [[*segment[:5], [[*block[:2], STATES[block[2]]] for block in segment[5]]] for segment in answer["segments"]]
+    if (found := replay.segments()) != told:
+        return Mismatch(at, "segments", *_difference(told, found))
+    return None
+
+
+def _difference(real: list[Any], model: list[Any]) -> tuple[Any, Any]:
+    return [each for each in real if each not in model], [each for each in model if each not in real]
+
+
+def minimise(program: Program, differs: Callable[[Program], bool]) -> Program:
+    """Leave out operations as long as the program still `differs`."""
+    chunk = max(len(program.operations) // 2, 1)
+    while True:
+        start = 0
+        while start < len(program.operations):
+            rest = program.operations[:start] + program.operations[start + chunk :]
+            smaller = program.with_operations(rest)
+            if len(smaller.operations) < len(program.operations) and differs(smaller):
+                program = smaller
+            else:
+                start += chunk
+        if chunk == 1:
+            return program
+        chunk = max(chunk // 2, 1)
