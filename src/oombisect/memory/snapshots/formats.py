@@ -1,0 +1,249 @@
+"""From the plain values of a snapshot, of any PyTorch release, to a `Snapshot`.
+
+Today it is a dict of `segments` and `device_traces`. Before 2.1 a block had a `history` in place of `frames` and no
+address; the first snapshots were a bare list of segments. The walk follows the known shape and nothing else, counts
+what it walks, and looks at shared lists once: values that refer to themselves end it with an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from oombisect.memory.snapshots.plain import SnapshotError
+from oombisect.memory.trace import (
+    DEFAULT_POOL,
+    Block,
+    DeviceMemory,
+    EventKind,
+    Frame,
+    PoolId,
+    Segment,
+    Snapshot,
+    Stack,
+    Trace,
+)
+
+_KINDS = {kind.name.lower(): int(kind) for kind in EventKind}
+_OOM = int(EventKind.OOM)
+_STATES = ("active_allocated", "active_pending_free", "active_awaiting_free", "inactive")
+_MOST_DEVICES = 1024
+_MOST_TEXT = 4096
+_MOST_FRAMES = 1000
+_HIGHEST = (1 << 64) - 1
+_UNNAMED = "it does not look like torch.cuda.memory._snapshot()"
+
+
+def snapshot_of(plain: Any, most_events: int, most_blocks: int, most_stacks: int) -> Snapshot:
+    """The snapshot in `plain`.
+
+    Raises:
+        SnapshotError: it is none.
+    """
+    reader = _Reader(most_events, most_blocks, most_stacks)
+    try:
+        return reader.snapshot(plain)
+    except SnapshotError:
+        raise
+    except (TypeError, KeyError, AttributeError, OverflowError, IndexError, ValueError) as error:
+        text = f"{type(error).__name__}: {error}"[:200]
+        raise SnapshotError(f"{_UNNAMED}: {reader.place} is not what it should be ({text})") from None
+
+
+class _Reader:
+    """One walk; `place` says where it is, for errors."""
+
+    def __init__(self, most_events: int, most_blocks: int, most_stacks: int) -> None:
+        self.events_left, self.blocks_left, self.most_stacks = most_events, most_blocks, most_stacks
+        self.place = "the whole"
+        self.notes: list[str] = []
+        self.stacks: list[Stack] = []
+        self.pools: dict[PoolId, int] = {DEFAULT_POOL: 0}
+        self._stack_at: dict[int, int] = {}  # by identity: a snapshot shares its lists of frames
+        self._stack_of: dict[Stack, int] = {}
+        self._frame_at: dict[int, Frame] = {}
+        self._unknown: dict[str, int] = {}
+
+    def snapshot(self, plain: Any) -> Snapshot:
+        if isinstance(plain, list):
+            plain = {"segments": plain}
+            self.notes.append("the oldest format: segments only, without a trace")
+        if not isinstance(plain, dict):
+            raise SnapshotError(f"{_UNNAMED}: it is a {type(plain).__name__}")
+        if "traceEvents" in plain:
+            raise SnapshotError(
+                "it is a trace of the profiler, not a memory snapshot (torch.cuda.memory._dump_snapshot)"
+            )
+        if "segments" not in plain and "device_traces" not in plain:
+            raise SnapshotError(f"{_UNNAMED}: it has neither segments nor device_traces")
+        segments: dict[int, list[Segment]] = {}
+        for number, raw in enumerate(_list(plain.get("segments", []), "segments")):
+            self.place = f"segment {number}"
+            device = _whole(raw.get("device", 0), _MOST_DEVICES)
+            segments.setdefault(device, []).append(self._segment(raw))
+        traces = []
+        for number, raw in enumerate(_list(plain.get("device_traces", []), "device_traces")[: _MOST_DEVICES + 1]):
+            self.place = f"the trace of device {number}"
+            traces.append(self._trace(_list(raw, self.place), number))
+        count = max([*segments, len(traces) - 1], default=-1) + 1
+        if count > _MOST_DEVICES:
+            raise SnapshotError(f"it has more than {_MOST_DEVICES} devices")
+        for action, times in sorted(self._unknown.items()):
+            self.notes.append(f"{times} events of an unknown kind are left out: {action!r}")
+        return Snapshot(
+            tuple(
+                DeviceMemory(
+                    device,
+                    tuple(sorted(segments.get(device, []), key=lambda segment: segment.address)),
+                    traces[device] if device < len(traces) else Trace(),
+                )
+                for device in range(count)
+            ),
+            tuple(self.stacks),
+            tuple(self.pools),
+            self._settings(plain.get("allocator_settings")),
+            tuple(self.notes),
+        )
+
+    def _settings(self, raw: Any) -> Mapping[str, object]:
+        self.place = "allocator_settings"
+        if raw is None:
+            return {}
+        kept: dict[str, object] = {}
+        for name, value in raw.items():
+            if isinstance(value, dict):
+                kept[_text(name)] = {_text(key): _scalar(item) for key, item in list(value.items())[:64]}
+            else:
+                kept[_text(name)] = _scalar(value)
+        return kept
+
+    def _segment(self, raw: Any) -> Segment:
+        address = _whole(raw["address"])
+        blocks = []
+        following = address
+        for block in _list(raw["blocks"], "its blocks"):
+            self.blocks_left -= 1
+            if self.blocks_left < 0:
+                raise SnapshotError("it has more blocks than a snapshot may have")
+            blocks.append(self._block(block, following))
+            following = blocks[-1].address + blocks[-1].size
+        pool = self._pool(raw.get("segment_pool_id"))
+        kind = raw.get("segment_type", "large")
+        if kind not in ("small", "large"):
+            raise SnapshotError(f"{self.place} is neither small nor large")
+        return Segment(
+            address,
+            _whole(raw["total_size"]),
+            _whole(raw.get("stream", 0)),
+            kind == "small",
+            tuple(blocks),
+            bool(raw.get("is_expandable", False)),
+            DEFAULT_POOL if pool < 0 else list(self.pools)[pool],
+        )
+
+    def _block(self, raw: Any, address: int) -> Block:
+        size, state = _whole(raw["size"]), raw["state"]
+        if state not in _STATES:
+            raise SnapshotError(f"{self.place} has a block that is {_text(state)!r}")
+        history = raw.get("history") or [{}]  # formats before 2.1
+        requested = raw.get("requested_size", history[0].get("real_size", size))
+        frames = raw.get("frames", history[0].get("frames"))
+        state = "active_pending_free" if state == "active_awaiting_free" else str(state)
+        return Block(_whole(raw.get("address", address)), size, _whole(requested), state, self._stack(frames))
+
+    def _trace(self, events: list[Any], device: int) -> Trace:
+        self.events_left -= len(events)
+        if self.events_left < 0:
+            raise SnapshotError("it has more events than a snapshot may have")
+        trace = Trace()
+        kind_of, unknown = _KINDS.get, self._unknown
+        stack_at, stack = self._stack_at.get, self._stack
+        kinds, addresses, sizes = trace.kinds.append, trace.addresses.append, trace.sizes.append
+        streams, stacks = trace.streams.append, trace.stacks.append
+        pools, times = trace.pools.append, trace.times.append
+        pool_at: dict[int, int] = {}
+        try:
+            for event in events:
+                get = event.get
+                kind = kind_of(event["action"])
+                if kind is None:
+                    name = _text(event["action"])
+                    unknown[name] = unknown.get(name, 0) + 1
+                    if len(unknown) > 100:
+                        raise SnapshotError(f"{_UNNAMED}: its events are of too many unknown kinds")
+                    continue
+                kinds(kind)
+                # PyTorch tells what is free on the device in place of an address.
+                addresses(event["addr"] if kind != _OOM else get("device_free", 0))
+                sizes(event["size"])
+                streams(get("stream", 0))
+                frames = get("frames")
+                found = stack_at(id(frames), None) if frames else -1
+                stacks(stack(frames) if found is None else found)
+                pool = get("pool_id")
+                found = pool_at.get(id(pool))
+                if found is None:
+                    found = pool_at[id(pool)] = self._pool(pool)
+                pools(found)
+                times(get("time_us", 0))
+        except (TypeError, KeyError, AttributeError, OverflowError, ValueError):
+            self.place = f"an event after {len(trace)} good ones of device {device}"
+            raise
+        return trace
+
+    def _pool(self, raw: Any) -> int:
+        if raw is None:
+            return -1
+        first, second = raw
+        return self.pools.setdefault(PoolId(_whole(first), _whole(second)), len(self.pools))
+
+    def _stack(self, frames: Any) -> int:
+        """The number of a stack; the caller keeps `frames` alive, so that its identity stays its own."""
+        if not frames:
+            return -1
+        known = self._stack_at.get(id(frames))
+        if known is not None:
+            return known
+        stack = tuple(self._frames(_list(frames, "a stack")[:_MOST_FRAMES]))
+        number = self._stack_of.setdefault(stack, len(self.stacks))
+        if number == len(self.stacks):
+            if number >= self.most_stacks:
+                raise SnapshotError("it has more call stacks than a snapshot may have")
+            self.stacks.append(stack)
+        self._stack_at[id(frames)] = number
+        return number
+
+    def _frames(self, frames: list[Any]) -> Iterable[Frame]:
+        for raw in frames:
+            frame = self._frame_at.get(id(raw))
+            if frame is None:
+                line = raw.get("line", 0)
+                frame = Frame(_text(raw["filename"]), line if type(line) is int else 0, _text(raw["name"]))
+                self._frame_at[id(raw)] = frame
+            yield frame
+
+
+def _list(value: Any, what: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise SnapshotError(f"{_UNNAMED}: {what} is a {type(value).__name__}, not a list")
+    return value
+
+
+def _whole(value: Any, most: int = _HIGHEST) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise TypeError(f"{value!r} is no number of bytes"[:100])
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a {type(value).__name__} is no text")
+    return value[:_MOST_TEXT]
+
+
+def _scalar(value: Any) -> object:
+    if isinstance(value, str):
+        return value[:_MOST_TEXT]
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    raise TypeError(f"a {type(value).__name__} is no setting")

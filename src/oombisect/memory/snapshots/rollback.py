@@ -1,0 +1,231 @@
+"""The state that a trace begins with: the segments it ends with, rolled back event by event.
+
+The events of a trace name the size that was requested, not that of the block. A block that is still there at the end
+has its size in the segments; for one that is freed in the trace it follows from PyTorch's rules: what was requested,
+rounded up to 512 B, and more if the rest of a large block was too small to be cut off (1 MiB or less).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from oombisect.memory.requests import InitialBlock
+from oombisect.memory.trace import DEFAULT_POOL, DeviceMemory, EventKind, PoolId, Trace
+
+_ALLOC, _FREE, _FREED = int(EventKind.ALLOC), int(EventKind.FREE_REQUESTED), int(EventKind.FREE_COMPLETED)
+_SEGMENT_ALLOC, _SEGMENT_FREE = int(EventKind.SEGMENT_ALLOC), int(EventKind.SEGMENT_FREE)
+_MAP, _UNMAP = int(EventKind.SEGMENT_MAP), int(EventKind.SEGMENT_UNMAP)
+_SMALL_SEGMENT = 2 << 20
+_KEPT_WHOLE = 1 << 20
+_LEAST_BLOCK = 512
+
+
+class Contradiction(ValueError):
+    """The segments and the trace cannot both be true; the message says where."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBlock:
+    """A block that was there before the trace. `pending`: freed, and a stream still used it."""
+
+    address: int
+    requested: int
+    stream: int
+    pool: PoolId
+    stack: int
+    pending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSegment:
+    """A segment that was there before the trace; `pieces` cover it, with the numbers of the state's blocks."""
+
+    address: int
+    size: int
+    stream: int
+    small: bool
+    expandable: bool
+    pool: PoolId
+    pieces: tuple[InitialBlock, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the allocator had: blocks by address, numbered in that order, and segments by address."""
+
+    blocks: tuple[KnownBlock, ...]
+    segments: tuple[KnownSegment, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Live:
+    requested: int
+    stream: int
+    stack: int
+    pending: bool
+    size: int | None  # None: not known, the block is freed in the trace
+    pool: int = -1
+
+
+@dataclass(slots=True)
+class _Range:
+    """A segment, or a mapped part of an expandable one."""
+
+    address: int
+    size: int
+    stream: int
+    small: bool
+    expandable: bool
+    pool: PoolId
+
+
+def roll_back(memory: DeviceMemory) -> State:
+    """The state before the first event of the trace.
+
+    Raises:
+        Contradiction: the segments are not those that the trace leads to.
+    """
+    live: dict[int, _Live] = {}
+    ranges = _Ranges()
+    for segment in memory.segments:
+        ranges.add(
+            _Range(segment.address, segment.size, segment.stream, segment.small, segment.expandable, segment.pool)
+        )
+        for block in segment.blocks:
+            if block.state != "inactive":
+                pending = block.state == "active_pending_free"
+                live[block.address] = _Live(block.requested, segment.stream, block.stack, pending, block.size)
+    _undo_all(memory.trace, live, ranges)
+    return _state(live, ranges)
+
+
+def _undo_all(trace: Trace, live: dict[int, _Live], ranges: _Ranges) -> None:
+    kinds, addresses, sizes, streams, stacks = trace.kinds, trace.addresses, trace.sizes, trace.streams, trace.stacks
+    for event in range(len(kinds) - 1, -1, -1):
+        kind, address = kinds[event], addresses[event]
+        if kind == _FREED:
+            if address in live:
+                raise Contradiction(f"event {event} completes a free at an address that is in use after it")
+            live[address] = _Live(sizes[event], streams[event], stacks[event], True, None)
+        elif kind == _FREE:
+            found = live.get(address)
+            if found is None or not found.pending:
+                raise Contradiction(f"event {event} frees a block that is not being freed after it")
+            found.pending = False
+        elif kind == _ALLOC:
+            if live.pop(address, None) is None:
+                raise Contradiction(f"event {event} allocates a block that is not there after it")
+        elif kind in (_SEGMENT_ALLOC, _MAP):
+            ranges.remove(address, sizes[event], event)
+        elif kind in (_SEGMENT_FREE, _UNMAP):
+            size = sizes[event]
+            small = size == _SMALL_SEGMENT
+            ranges.add(_Range(address, size, streams[event], small, kind == _UNMAP, DEFAULT_POOL))
+
+
+class _Ranges:
+    """Segments by address; parts of an expandable segment come and go."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._of: dict[int, _Range] = {}
+
+    def __iter__(self) -> Iterator[_Range]:
+        return (self._of[start] for start in self._starts)
+
+    def add(self, new: _Range) -> None:
+        at = bisect_left(self._starts, new.address)
+        after = self._of[self._starts[at]] if at < len(self._starts) else None
+        before = self._of[self._starts[at - 1]] if at else None
+        if (after and new.address + new.size > after.address) or (
+            before and before.address + before.size > new.address
+        ):
+            raise Contradiction(f"segments overlap at address {new.address}")
+        if new.expandable and before and before.expandable and before.address + before.size == new.address:
+            before.size += new.size
+            new = before
+        else:
+            insort(self._starts, new.address)
+            self._of[new.address] = new
+        if new.expandable and after and after.expandable and new.address + new.size == after.address:
+            new.size += after.size
+            new.small, new.stream, new.pool = after.small, after.stream, after.pool
+            self._drop(after)
+
+    def remove(self, address: int, size: int, event: int) -> None:
+        at = bisect_right(self._starts, address) - 1
+        found = self._of[self._starts[at]] if at >= 0 else None
+        if found is None or address + size > found.address + found.size:
+            raise Contradiction(f"event {event} makes a segment that is not there after it")
+        if not found.expandable and (found.address, found.size) != (address, size):
+            raise Contradiction(f"event {event} makes a segment of another size than the one after it")
+        self._drop(found)
+        end = found.address + found.size
+        for start, stop in ((found.address, address), (address + size, end)):
+            if stop > start:
+                self.add(_Range(start, stop - start, found.stream, found.small, found.expandable, found.pool))
+
+    def _drop(self, old: _Range) -> None:
+        del self._starts[bisect_left(self._starts, old.address)]
+        del self._of[old.address]
+
+
+def _state(live: dict[int, _Live], ranges: _Ranges) -> State:
+    addresses = sorted(live)
+    blocks: list[KnownBlock] = []
+    segments: list[KnownSegment] = []
+    guessed = 0
+    for segment in ranges:
+        end = segment.address + segment.size
+        first, last = bisect_left(addresses, segment.address), bisect_left(addresses, end)
+        pieces: list[InitialBlock] = []
+        at = segment.address
+        for index in range(first, last):
+            address, block = addresses[index], live[addresses[index]]
+            if address < at:
+                raise Contradiction(f"blocks overlap at address {address}")
+            if address > at:
+                pieces.append(InitialBlock(at, address - at))
+            following = addresses[index + 1] if index + 1 < last else end
+            size = block.size
+            if size is None:
+                size = _size(
+                    block.requested, following - address, cut_large=not segment.small and not segment.expandable
+                )
+                guessed += 1
+            pieces.append(InitialBlock(address, size, len(blocks), block.pending))
+            blocks.append(KnownBlock(address, block.requested, block.stream, segment.pool, block.stack, block.pending))
+            at = address + size
+        if at > end:
+            raise Contradiction(f"blocks reach beyond the segment at address {segment.address}")
+        if at < end:
+            pieces.append(InitialBlock(at, end - at))
+        segments.append(
+            KnownSegment(
+                segment.address,
+                segment.size,
+                segment.stream,
+                segment.small,
+                segment.expandable,
+                segment.pool,
+                tuple(pieces),
+            )
+        )
+    if len(blocks) != len(live):
+        raise Contradiction("blocks lie outside all segments")
+    notes: tuple[str, ...] = ()
+    if guessed:
+        notes = (f"the sizes of {guessed} blocks from before the trace follow from what was requested",)
+    return State(tuple(blocks), tuple(segments), notes)
+
+
+def _size(requested: int, room: int, *, cut_large: bool) -> int:
+    """The size of a block that has `room` bytes until the next one, by the rules of rounding and cutting."""
+    size = max(_LEAST_BLOCK, -(-requested // _LEAST_BLOCK) * _LEAST_BLOCK)
+    if size > room:
+        raise Contradiction(f"a block of {requested} bytes has only {room} bytes of room")
+    rest = room - size
+    return room if rest < _LEAST_BLOCK or (cut_large and rest <= _KEPT_WHOLE) else size
