@@ -26,8 +26,6 @@ class Rules:
         greater_overwrites_last: in a list of `roundup_power2_divisions`, `>` also replaces the last boundary's value.
         whole_device_is_a_limit: a memory fraction of 1 is a limit too, so that garbage collection is on.
         private_pools_release: an allocation in a MemPool, outside of graph capture, may release cached memory.
-        oversize_release_skips_expandable: releasing oversize blocks leaves expandable segments alone; otherwise meeting
-            one is an internal error of PyTorch.
         reason: why these rules were chosen, for people.
     """
 
@@ -39,7 +37,6 @@ class Rules:
     greater_overwrites_last: bool
     whole_device_is_a_limit: bool
     private_pools_release: bool
-    oversize_release_skips_expandable: bool
     reason: str = ""
 
 
@@ -52,7 +49,6 @@ TORCH_2_9 = Rules(
     greater_overwrites_last=True,
     whole_device_is_a_limit=True,
     private_pools_release=False,
-    oversize_release_skips_expandable=False,
 )
 TORCH_2_14 = Rules(
     name="torch 2.14",
@@ -63,7 +59,6 @@ TORCH_2_14 = Rules(
     greater_overwrites_last=False,
     whole_device_is_a_limit=False,
     private_pools_release=True,
-    oversize_release_skips_expandable=True,
 )
 NEWEST = TORCH_2_14
 
