@@ -23,6 +23,12 @@ class Definition:
     cls: str | None = None
     module: bool = False
 
+    @property
+    def method(self) -> str:
+        """The method it is or stands in (`MLP.forward` for `MLP.forward.glu`); outside of classes itself."""
+        parts = self.name.split(".")
+        return self.name if self.cls is None else ".".join(parts[: parts.index(self.cls) + 2])
+
 
 class Definitions:
     """The functions of one file."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 
 from oombisect.memory.stacks import Keys
 
@@ -14,10 +15,10 @@ _OTHER_SIZES = 0.75  # and if they do not
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A block of a live set: the stack that allocated it as comparable keys, its size in bytes and its phase.
+    """A block of a live set: the stack that allocated it as comparable keys, its size and its phase.
 
-    `stack` is an index of the caller's, of this run's own stacks. `keys` empty: no stack was recorded, or (`before`)
-    the block was there before the trace began.
+    `size` is what the allocator counts, `requested` what was asked for, bytes. `stack` is an index of the caller's, of
+    this run's own stacks. `keys` empty: no stack was recorded, or (`before`) the block was there before the trace.
     """
 
     keys: Keys
@@ -25,13 +26,15 @@ class Held:
     phase: str
     stack: int = -1
     before: bool = False
+    requested: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one run holds of an entry: bytes, blocks, bytes by phase, one of its stacks."""
+    """What one run holds of an entry: bytes, bytes asked for, blocks by size, bytes by phase, one of its stacks."""
 
     size: int = 0
+    requested: int = 0
     sizes: Mapping[int, int] = field(default_factory=dict)
     phases: Mapping[str, int] = field(default_factory=dict)
     stack: int = -1
@@ -104,7 +107,8 @@ def _part(group: Sequence[Held]) -> Part:
     for block in group:
         phases[block.phase] += block.size
     sizes = Counter(block.size for block in group)
-    return Part(sum(block.size for block in group), dict(sizes), dict(phases), group[0].stack)
+    asked = sum(block.requested for block in group)
+    return Part(sum(block.size for block in group), asked, dict(sizes), dict(phases), group[0].stack)
 
 
 def _paired(entries: Sequence[Entry]) -> list[Entry]:
@@ -157,13 +161,10 @@ def _same_place(entry: Entry) -> object:
 
 
 def likeness(one: Keys, other: Keys) -> float:
-    """How alike two stacks are, 0 to 1: the frames they share at both ends, lines aside, of the longer one's."""
+    """How alike two stacks are, 0 to 1: the frames they share in order, lines aside, of the longer one's."""
     names, others = ([(key.place, key.function) for key in keys] for keys in (one, other))
-    shorter, longer = sorted((len(names), len(others)))
-    inner = next((i for i in range(shorter) if names[i] != others[i]), shorter)
-    rest = shorter - inner
-    outer = next((i for i in range(rest) if names[-1 - i] != others[-1 - i]), rest)
-    return (inner + outer) / longer if longer else 1.0
+    shared = SequenceMatcher(None, names, others, autojunk=False).get_matching_blocks()
+    return sum(block.size for block in shared) / max(len(names), len(others), 1)
 
 
 def by_name(entries: Iterable[Entry], name: Callable[[Entry], str]) -> tuple[Total, ...]:

@@ -75,21 +75,28 @@ def projects_at(repository: BridgeRepository, point: str) -> dict[str, ProjectAt
 
 
 def code_diffs(
-    first: Mapping[str, ProjectAt], second: Mapping[str, ProjectAt], paths: Mapping[str, Iterable[str]]
+    first: Mapping[str, ProjectAt],
+    second: Mapping[str, ProjectAt],
+    paths: Mapping[str, Iterable[str]],
+    *,
+    ignore_space: bool = False,
 ) -> dict[str, CodeDiff]:
     """How each project that both points have changed from the first to the second.
 
     Args:
         paths: the files of interest by project, of either commit; others may be left out of the diffs.
+        ignore_space: lines that differ in white space alone did not change.
     """
     return {
-        name: code_diff(first[name], second[name], paths.get(name, ()), _FOLDER.get(name, "."))
+        name: code_diff(first[name], second[name], paths.get(name, ()), _FOLDER.get(name, "."), ignore_space)
         for name in first.keys() & second.keys()
         if second[name].mirror.has_commit(first[name].commit)
     }
 
 
-def code_diff(first: ProjectAt, second: ProjectAt, paths: Iterable[str], folder: str) -> CodeDiff:
+def code_diff(
+    first: ProjectAt, second: ProjectAt, paths: Iterable[str], folder: str, ignore_space: bool = False
+) -> CodeDiff:
     """As `code_diffs`, for one project; renames are looked for below `folder`."""
     if first.commit == second.commit:
         return CodeDiff()
@@ -108,5 +115,6 @@ def code_diff(first: ProjectAt, second: ProjectAt, paths: Iterable[str], folder:
             wanted.update(names)
     if not wanted:
         return CodeDiff()
-    patch = git.run("-c", "core.quotePath=false", *_DIFF, "--unified=3", *ends, "--", *sorted(wanted))
+    options = ("--unified=3", *(("--ignore-all-space",) if ignore_space else ()))
+    patch = git.run("-c", "core.quotePath=false", *_DIFF, *options, *ends, "--", *sorted(wanted))
     return CodeDiff(parse_diff(patch))

@@ -1,0 +1,71 @@
+"""`oombisect compare`: which allocations make up the difference of two peaks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oombisect.cli.options import Database, Json, Megatron
+from oombisect.errors import OombisectError
+
+
+def compare(
+    first: Annotated[
+        str,
+        typer.Argument(
+            metavar="A",
+            help="A probe (its number, or SESSION/PROBE) or a snapshot file. "
+            "Alone: a session (or last), whose largest step is compared.",
+        ),
+    ] = "last",
+    second: Annotated[
+        str | None, typer.Argument(metavar="[B]", help="What A is compared with.", show_default=False)
+    ] = None,
+    by: Annotated[str, typer.Option(help="Group by stack, module or phase.")] = "stack",
+    top: Annotated[int, typer.Option(help="How many of the largest contributors to show.")] = 10,
+    rank: Annotated[
+        int | None,
+        typer.Option(help="The rank to compare. Default: that with B's largest peak.", show_default=False),
+    ] = None,
+    ends: Annotated[bool, typer.Option("--ends", help="Of a session: its good and bad ends.")] = False,
+    repo: Annotated[
+        Path | None,
+        typer.Option(help="Where the commits are. Default: the repository that was probed.", show_default=False),
+    ] = None,
+    megatron: Megatron = None,
+    database: Database = None,
+    json: Json = False,
+) -> None:
+    """Show which allocations make up the difference of peak memory between two runs, across commits."""
+    from oombisect.cli.sessions_of import clock, print_json, stderr_watcher
+    from oombisect.history.location import cache_dir, default_database
+    from oombisect.reports.compare import GROUPINGS, comparison_json, render_comparison
+    from oombisect.reports.terminal import report_console
+    from oombisect.session.sides_of import compare_named
+
+    if by not in GROUPINGS:
+        raise OombisectError(f"--by {by!r} is not known", f"Use {', '.join(GROUPINGS)}.")
+    if top < 1:
+        raise OombisectError(f"--top {top} is out of range", "Use 1 or more.")
+    if ends and second is not None:
+        raise OombisectError("--ends is of a session, and two snapshots were named", "Leave out B, or --ends.")
+    watcher = stderr_watcher()
+    found = compare_named(
+        first,
+        second,
+        database=database or default_database(),
+        required=database is not None,
+        clock=clock,
+        rank=rank,
+        ends=ends,
+        cache=cache_dir(),
+        say=watcher.say,
+        repo=repo,
+        megatron=megatron,
+    )
+    if json:
+        print_json(comparison_json(found))
+    else:
+        render_comparison(found, report_console(), by=by, top=top)

@@ -1,0 +1,185 @@
+"""From what a user names to a comparison: which two snapshots are meant, and the repository their commits are in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+
+from oombisect.errors import OombisectError
+from oombisect.history.records import StoredProbe, StoredSession
+from oombisect.history.store import Store, open_store
+from oombisect.readings import Outcome
+from oombisect.repo.bridge import BridgeRepository, open_repository
+from oombisect.repo.mirror import Say
+from oombisect.session.comparing import Comparison, compare
+from oombisect.session.snapshots_of import Located, names_probe, resolve_snapshot, snapshot_of_probe
+from oombisect.session.verdict import Report, StepVerdict
+
+_PLAIN = ("measure", "remeasure")
+_MANY = 10_000
+
+
+def compare_named(
+    first: str,
+    second: str | None,
+    *,
+    database: Path,
+    required: bool,
+    clock: Callable[[], datetime],
+    rank: int | None,
+    ends: bool,
+    cache: Path,
+    say: Say,
+    repo: Path | None = None,
+    megatron: Path | None = None,
+) -> Comparison:
+    """Compare two snapshots, or without `second` the two sides of session `first`.
+
+    Args:
+        required: the database was asked for by name; otherwise files are compared without one, too.
+        rank: None: that with the second's largest peak.
+        ends: of a session, its good and bad ends, not its largest step.
+        repo, megatron: used in the place of what the session was told.
+
+    Raises:
+        OombisectError: something named does not exist or cannot be read.
+    """
+    with contextlib.ExitStack() as stack:
+        store: Store | None = None
+        if required or database.is_file() or second is None:
+            store = stack.enter_context(open_store(database, clock=clock, readonly=True))
+        if second is None:
+            assert store is not None
+            session = _session(store, first)
+            sides = _ends(store, session, rank) if ends else sides_of_step(store, session, rank)
+        else:
+            there = resolve_snapshot(second, store, rank)
+            sides = resolve_snapshot(first, store, rank if rank is not None else _also(first, store, there.rank)), there
+        repository = _repository(sides, store, cache, say, repo, megatron)
+        return compare(*sides, store, repository)
+
+
+def _also(text: str, store: Store | None, rank: int | None) -> int | None:
+    """`rank`, if the probe that `text` names has measured it."""
+    if store is None or not names_probe(text):
+        return None
+    reading = store.probe(int(text.rpartition("/")[2])).reading
+    return rank if reading and rank in {found.rank for found in reading.ranks} else None
+
+
+def _session(store: Store, name: str) -> StoredSession:
+    if name == "last":
+        newest = (session for session in store.sessions(_MANY) if session.spec.kind != "probe")
+        return next(newest, None) or store.session(name)
+    if names_probe(name) or Path(name).is_file():
+        raise OombisectError(f"There is nothing to compare {name} with", "Name two snapshots, or one session.")
+    return store.session(name)
+
+
+def _ends(store: Store, session: StoredSession, rank: int | None) -> tuple[Located, Located]:
+    if session.spec.good == session.spec.bad:
+        raise OombisectError(f"Session {session.id} is a single probe", "Name two probes, or a bisection.")
+    return probes_of(store, session, session.spec.good, session.spec.bad, rank)
+
+
+def _repository(
+    sides: tuple[Located, Located], store: Store | None, cache: Path, say: Say, repo: Path | None, megatron: Path | None
+) -> BridgeRepository | None:
+    """The repository both points are in; without one stacks are compared all the same."""
+    probes = [side.probe for side in sides if side.probe]
+    if store is None or len(probes) < 2:
+        return None
+    session = store.session(probes[1].spec.session)
+    if repo is not None:
+        return repository_of(session, cache, say, repo, megatron)
+    try:
+        found = repository_of(session, cache, say, repo, megatron)
+        for probe in probes:
+            for commit in probe.spec.point.split("-"):
+                found.resolve(commit)
+    except OombisectError as error:
+        say(f"{error.cause}: no sources are shown. Name a repository with --repo PATH.")
+        return None
+    return found
+
+
+def sides_of_step(store: Store, session: StoredSession, rank: int | None = None) -> tuple[Located, Located]:
+    """The probes of the largest named step of a session: its parent and itself.
+
+    Raises:
+        OombisectError: the session named no step, or kept no snapshot of one of the two.
+    """
+    ends = "Compare its ends with --ends, or name two probes."
+    if not session.verdict or "verdict" not in session.verdict:
+        raise OombisectError(f"Session {session.id} has no verdict", ends)
+    steps = [step for step in Report.from_json(session.verdict).verdict.steps if step.named]
+    if not steps:
+        raise OombisectError(f"Session {session.id} named no single change", ends)
+    step = max(steps, key=_size)
+    return probes_of(store, session, step.parent, step.point, rank)
+
+
+def _size(step: StepVerdict) -> int:
+    return abs(step.delta.get("allocated", 0))
+
+
+def probes_of(
+    store: Store, session: StoredSession, first: str, second: str, rank: int | None = None
+) -> tuple[Located, Located]:
+    """The snapshots of two points of a session; without a `rank`, that with the second's largest peak allocated.
+
+    Raises:
+        OombisectError: one of them has none.
+    """
+    there = _snapshot_at(store, session, second, rank)
+    return _snapshot_at(store, session, first, there.rank), there
+
+
+def _snapshot_at(store: Store, session: StoredSession, point: str, rank: int | None) -> Located:
+    """Of a plain probe of the point: the session's newest, else the newest of an earlier session it may have reused."""
+    failure: OombisectError | None = None
+    for probe in _plain_probes(store, session, point):
+        try:
+            return snapshot_of_probe(probe, store, rank)
+        except OombisectError as error:
+            failure = failure or error
+    raise failure or OombisectError(
+        f"No probe of {point[:12]} in session {session.id} measured memory",
+        f"Probe it: oombisect probe {point[:12]} --recipe {session.spec.recipe}.",
+    )
+
+
+def _plain_probes(store: Store, session: StoredSession, point: str) -> Iterator[StoredProbe]:
+    for own in (True, False):
+        sessions = [session] if own else [s for s in store.sessions(_MANY) if _alike(s, session)]
+        for found in sessions:
+            for probe in reversed(store.probes(found.id)):
+                plain = probe.spec.request in _PLAIN and probe.spec.capacity_bytes is None
+                measured = probe.reading is not None and probe.reading.outcome in (Outcome.EXACT, Outcome.CENSORED)
+                if probe.spec.point == point and plain and measured:
+                    yield probe
+
+
+def _alike(other: StoredSession, session: StoredSession) -> bool:
+    """Whether probes of another session may stand for this one's: all but the range, the search and the limit agree."""
+    asked, wanted = (dict(s.spec.arguments.get("probe", {})) | {"limit_bytes": None} for s in (other, session))
+    return other.id != session.id and other.spec.device == session.spec.device and asked == wanted
+
+
+def repository_of(
+    session: StoredSession, cache: Path, say: Say, repo: Path | None = None, megatron: Path | None = None
+) -> BridgeRepository:
+    """The repository that a session probed; `repo` and `megatron` replace what it was told.
+
+    Raises:
+        OombisectError: it is no longer there.
+    """
+    asked = session.spec.arguments.get("probe", {})
+    named = Path(session.spec.repo) if session.spec.repo.startswith("/") else None
+    clone = Path(asked["megatron"]) if asked.get("megatron") else None
+    if clone is not None and not clone.is_dir():
+        clone = None  # the commits may also be in the cache
+    # Outside of any checkout no path means the cached clone, as it did for the session.
+    return open_repository(repo or named, cache, cache, say, megatron or clone)
