@@ -152,12 +152,12 @@ def _pair(
 
 
 def _same_sizes(entry: Entry) -> object:
-    return frozenset((entry.first.sizes or entry.second.sizes).items())
+    return entry.before, frozenset((entry.first.sizes or entry.second.sizes).items())
 
 
 def _same_place(entry: Entry) -> object:
     innermost = entry.keys[0]
-    return innermost.place, innermost.function
+    return entry.before, innermost.place, innermost.function
 
 
 def likeness(one: Keys, other: Keys) -> float:

@@ -356,6 +356,8 @@ def _notes(first: Side, second: Side) -> list[str]:
                 f"{name}: the history is not complete ({side.live.unmatched_frees} frees of unknown memory, {unknown} "
                 "unexplained at its end), so the peak may have been higher"
             )
+        if any(block.allocation is None for block in side.live.blocks):
+            notes.append(f"{name}: its history begins with memory allocated; a higher peak before that is not seen")
         if side.censored:
             notes.append(f"{name} ran out of memory: shown is the most it held until then")
         if side.phases is None:
