@@ -271,9 +271,7 @@ class _Run:
             ]
             for number, adopted in adopt(allocator, segments, requests.sizes).items():
                 self.live[number] = adopted
-            self.notes.append(
-                "segments that were there before the trace are taken to be as old as their addresses are low"
-            )
+            self.notes.append("of the segments from before the trace, those at lower addresses are taken to be older")
             if allocator.statistics.reserved.current > self.capacity:
                 allocator.empty_cache()
             if allocator.statistics.reserved.current > self.capacity:

@@ -153,6 +153,20 @@ def test_releasing_waits_for_streams() -> None:
     assert stat(allocator, "active_bytes.all.current") == 46 * MIB
 
 
+def test_a_block_found_to_be_done_does_not_come_to_life_again() -> None:
+    allocator = make()
+    first, stays = get(allocator, 4 * MIB), get(allocator, 4 * MIB)
+    allocator.free(first, pending=True)
+    allocator.empty_cache()
+    second = get(allocator, 4 * MIB)
+    assert second.address == first.address
+    allocator.free(second, pending=True)
+    allocator.complete(first)
+    assert stat(allocator, "active_bytes.all.current") == 8 * MIB
+    (segment,) = allocator.segments({first: 1, second: 2, stays: 3})
+    assert [piece.block for piece in segment.blocks] == [2, 3, -1]
+
+
 def test_max_split_size_keeps_oversize_blocks_for_oversize_requests() -> None:
     allocator = make("max_split_size_mb:64")
     big = get(allocator, 100 * MIB)

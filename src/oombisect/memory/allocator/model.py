@@ -423,7 +423,7 @@ class CachingAllocator:
         self.statistics.synchronizations += 1
         pending, self._pending = self._pending, {}
         for block in pending:
-            self._free(block)
+            self._free(_renewed(block))
         ordinary = self._pools[0]
         self._release_kind(ordinary.large)
         self._release_kind(ordinary.small)
@@ -461,7 +461,7 @@ class CachingAllocator:
         """All mapped memory, by address: of an expandable segment each stretch that is mapped.
 
         Args:
-            numbers: the blocks the program has, or that are pending, and what they are called.
+            numbers: the blocks the program has, or that are pending, and what they are called; of others nothing shows.
         """
         numbers = numbers or {}
         free = [
@@ -469,10 +469,22 @@ class CachingAllocator:
         ]
         found = [
             _view(block, numbers)
-            for block in {*numbers, *self._pending, *free}
+            for block in {*(block for block in numbers if block.state != FREE), *self._pending, *free}
             if block.previous is None or block.previous.state == UNMAPPED
         ]
         return tuple(sorted(found, key=lambda segment: segment.address))
+
+
+def _renewed(block: Block) -> Block:
+    """Another block in its place: the program still has a name for the old one, which must not come to life again."""
+    new = Block(block.order, block.size, block.home, block.segment, block.previous, block.next)
+    new.requested = block.requested
+    if new.previous is not None:
+        new.previous.next = new
+    if new.next is not None:
+        new.next.previous = new
+    block.state = FREE
+    return new
 
 
 def _growth(block: Block) -> int:
