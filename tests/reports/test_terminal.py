@@ -16,10 +16,12 @@ from oombisect.errors import ExitCode
 from oombisect.history.records import SessionSpec, SessionState, StoredSession
 from oombisect.probing.workload import Variation
 from oombisect.readings import Oom, Outcome, PhaseMetrics, RankReading, Reading
+from oombisect.reports.reading import render_reading
 from oombisect.reports.sessions import render_sessions, session_json
-from oombisect.reports.terminal import render, render_reading
+from oombisect.reports.terminal import render
 from oombisect.reports.watch import ConsoleWatcher
 from oombisect.session.measuring import Measured, Target
+from oombisect.session.single import Probed
 from oombisect.session.verdict import Report, StepVerdict, Verdict
 from oombisect.units import GIB
 
@@ -109,17 +111,58 @@ def test_stranded_bytes_have_their_resolution() -> None:
     assert "+2.17 GiB (± 0.21 GiB) (simulated) stranded" in shown(REPORT, 80, terminal=False)
 
 
-def probe_report(one: Reading, width: int = 80) -> str:
+def probe_report(one: Reading, width: int = 80, classification: Mapping[str, Any] | None = None) -> str:
     out = io.StringIO()
-    render_reading("c" * 40, gib(79.18), one, Console(file=out, width=width, highlight=False))
+    probed = Probed("20260101-2", "c" * 40, gib(79.18), one, classification)
+    render_reading(probed, Console(file=out, width=width, highlight=False))
     return out.getvalue()
 
 
+FAILURE = {
+    "limit_bytes": gib(79.18), "enforced": True, "event": 12345, "requested_bytes": gib(2.25),
+    "segment_bytes": gib(2.25), "allocated_bytes": gib(70.5), "reserved_bytes": gib(77.5), "requested_by": ["forward (mlp.py:12)"],
+    "stranded_bytes": gib(7.25), "largest_free_bytes": gib(1.75), "of_other_streams_and_pools_bytes": 0,
+    "idle_private_pools_bytes": 0,
+    "holders": [{"stack": ["keep (cache.py:7)", "step (train.py:9)"], "blocks": 12, "size_bytes": gib(0.125),
+                 "stranded_bytes": gib(6.5), "never_freed": 11}],
+}  # fmt: skip
+FRAGMENTED = {
+    "class": "fragmentation", "rank": 0, "limit": gib(79.18), "perfect_allocator_needs": gib(75.5),
+    "perfect_allocator_is_lower_bound": False, "reserved_minus_allocated": gib(6), "needed_capacity": gib(80.25),
+    "needed_capacity_expandable": gib(76.125), "needed_capacity_method": "replay", "resolution_bytes": 2 << 20,
+    "fits_with_expandable_segments": True, "stranded": FAILURE,
+}  # fmt: skip
+
+
 def test_a_probe_says_why_it_does_not_fit() -> None:
-    assert "with the limit enforced it does not survive" in probe_report(reading(75, 81, fits=False))
-    assert "with the limit enforced it runs to the end" in probe_report(reading(75, 81, fits=True))
-    assert "79.50 GiB (simulated), above the limit" in probe_report(reading(79, 81, fits=False))
+    text = probe_report(reading(75, 81, fits=False), classification=FRAGMENTED)
+    for part in (
+        "fragmentation: what is needed would fit", "75.50 GiB (simulated), limit 79.18 GiB",
+        "needed capacity (by replay): 80.25 GiB, with expandable segments 76.12 GiB (simulated)",
+        "with expandable segments: fits", "2.25 GiB asked for",
+        "7.25 GiB are free and cannot be given back (simulated)",
+        "6.50 GiB held by 12 blocks of 0.12 GiB in all, 11 never freed (simulated), allocated at keep (cache.py:7)",
+    ):  # fmt: skip
+        assert part in text
+    capacity = {**FRAGMENTED, "class": "capacity", "perfect_allocator_needs": gib(79.5)}
+    capacity |= {"perfect_allocator_is_lower_bound": True, "stranded": None}
+    text = probe_report(reading(79, 81, fits=False), classification=capacity)
+    assert "no allocator could fit it" in text and "at least 79.50 GiB (simulated)" in text and "asked for" not in text
+
+
+def test_a_probe_says_why_it_fits_though_more_was_reserved() -> None:
+    assert "above the limit, but it is cache" in probe_report(reading(75, 81, fits=True))
     assert "above the limit" not in probe_report(reading(75, 76, fits=True))
+
+
+def test_a_step_shows_what_is_stranded_and_the_test_with_the_limit_enforced() -> None:
+    enforced = {"limit_bytes": gib(79.18), "survives": False, "survives_with_expandable_segments": True}
+    fragmented = replace(
+        FRAGMENTATION, evidence={**FRAGMENTATION.evidence, "stranded": FAILURE, "limit_enforced": enforced}
+    )
+    text = shown(replace(REPORT, verdict=replace(REPORT.verdict, steps=(fragmented,))), 80, terminal=False)
+    assert "6.50 GiB held by 12 blocks" in text
+    assert "79.18 GiB (simulated) enforced: it runs out of memory, with expandable segments it runs to the end" in text
 
 
 @pytest.mark.parametrize("width", [40, 80])

@@ -9,9 +9,10 @@ from typing import NoReturn
 from oombisect.cli.sessions_of import clock, print_json, stderr_watcher
 from oombisect.history.location import cache_dir, default_database
 from oombisect.history.store import open_store
-from oombisect.reports.terminal import render_reading, report_console
+from oombisect.reports.reading import render_reading
+from oombisect.reports.terminal import report_console
 from oombisect.session.request import ProbeRequest
-from oombisect.session.single import exit_code, probe_commit, probe_json
+from oombisect.session.single import probe_commit
 
 
 def probe_once(revision: str, request: ProbeRequest, database: Path | None, *, fresh: bool, as_json: bool) -> NoReturn:
@@ -19,7 +20,7 @@ def probe_once(revision: str, request: ProbeRequest, database: Path | None, *, f
     with open_store(database or default_database(), clock=clock) as store:
         watcher = stderr_watcher()
         try:
-            _, sha, limit, reading = probe_commit(
+            probed = probe_commit(
                 store,
                 revision,
                 request,
@@ -32,7 +33,7 @@ def probe_once(revision: str, request: ProbeRequest, database: Path | None, *, f
         finally:
             watcher.close()
     if as_json:
-        print_json(probe_json(sha, limit, reading))
+        print_json(probed.to_json())
     else:
-        render_reading(sha, limit, reading, report_console())
-    sys.exit(exit_code(reading))
+        render_reading(probed, report_console())
+    sys.exit(probed.exit_code)

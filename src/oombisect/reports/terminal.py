@@ -12,16 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from oombisect.printable import printable
-from oombisect.readings import Outcome, RankReading, Reading
+from oombisect.readings import Outcome, Reading
+from oombisect.reports.stranded import stranded_lines
 from oombisect.session.verdict import Report, StepVerdict
 from oombisect.units import format_bytes, format_delta
 
 _STYLE = {"capacity": "red", "fragmentation": "magenta", "external": "yellow", "mixed": "red", "unknown": "dim"}
 _METRICS = {"allocated": "peak allocated", "reserved": "peak reserved", "external": "outside PyTorch"}
-_PHASE_COLUMNS = (
-    "phase", "peak\nallocated", "peak\nreserved", "inactive\nsplit", "retries", "OOMs", "device", "time",
-)  # fmt: skip
-_ENFORCED = "and with the limit enforced it does not survive"
+_METHODS = {"replay": "by replay", "probes": "by probes"}
 _CONFIRMED = {
     "yes": "confirmed",
     "superseded": "confirmed, but superseded: reverting it on the bad end does not bring the memory back",
@@ -109,7 +107,7 @@ def render(report: Report, console: Console) -> None:
     line()
     line(headline(report), "bold")
     table = steps_table(report.verdict.steps, label)
-    if report.verdict.steps and _has_room(table, console):
+    if report.verdict.steps and has_room(table, console):
         console.print(table)
     for step in report.verdict.steps:
         line(f"\n{short(step.point)} {step.subject}", _STYLE.get(step.kind, ""))
@@ -149,7 +147,7 @@ def steps_table(steps: Iterable[StepVerdict], label: str) -> Table:
     return table
 
 
-def _has_room(table: Table, console: Console) -> bool:
+def has_room(table: Table, console: Console) -> bool:
     """Whether the table's widest lines fit; where they do not, what it says is said in lines."""
     unbounded = console.options.update(width=10_000)
     return Measurement.get(console, unbounded, table).maximum <= console.width
@@ -192,13 +190,16 @@ def evidence_lines(step: StepVerdict, label: str) -> list[str]:
     smaller, larger = needed.get("smaller_bytes"), needed.get("larger_bytes")
     if smaller is not None and larger is not None:
         before, after = (smaller, larger) if _grew(step) else (larger, smaller)
-        lines.append(
-            f"needed capacity (rank {needed['rank']}, within {format_bytes(needed['resolution_bytes'])}): "
-            f"{format_bytes(before)} before, {format_bytes(after)} with it{label}"
-        )
+        within = f"{_METHODS[needed.get('method', 'probes')]} within {format_bytes(needed['resolution_bytes'])}"
+        sizes = f"{format_bytes(before)} before, {format_bytes(after)} with it"
+        lines.append(f"needed capacity (rank {needed['rank']}, {within}): {sizes}{label}")
     if needed.get("larger_expandable_bytes") is not None:
         side = "it needs" if _grew(step) else "the code before it needs"
         lines.append(f"with expandable segments {side} {format_bytes(needed['larger_expandable_bytes'])}{label}")
+    if enforced := evidence.get("limit_enforced"):
+        lines.append(_enforced(enforced, label))
+    if stranded := evidence.get("stranded"):
+        lines.extend(stranded_lines(stranded, label))
     lines.extend(_labelled(note, label) for note in evidence.get("classification", {}).get("notes", ()))
     if "submodule" in evidence:
         moved = evidence["submodule"]
@@ -217,45 +218,14 @@ def evidence_lines(step: StepVerdict, label: str) -> list[str]:
     return lines
 
 
-def render_reading(point: str, limit: int, reading: Reading, console: Console) -> None:
-    """One reading, with every phase."""
-    console.print(Text(f"{short(point)}  {reading.recipe_function}", style="bold"), soft_wrap=True)
-    if reading.outcome in (Outcome.UNRESOLVED, Outcome.INFRA):
-        console.print(Text(f"  {reading.outcome}: {reading.reason}", style="yellow"), soft_wrap=True)
-        return
-    label = simulated(reading)
-    fits = "fits" if reading.fits else "does not fit"
-    console.print(Text(f"  {fits} in {format_bytes(limit)} on {reading.device}{label}"), soft_wrap=True)
-    if reason := why(reading, limit):
-        console.print(Text(f"  {reason}"), soft_wrap=True)
-    for rank in reading.ranks:
-        console.print(Text(f"rank {rank.rank} of {reading.world_size}{label}"))
-        _phases(rank, label, console)
-        if rank.oom:
-            console.print(
-                Text(f"  out of memory in {rank.oom.phase}: {rank.oom.message}{label}", style="red"), soft_wrap=True
-            )
-    if reading.attention_backend:
-        console.print(Text(f"  attention: {reading.attention_backend}", style="dim"), soft_wrap=True)
-    for note in reading.notes:
-        console.print(Text(f"  note: {note}", style="dim"), soft_wrap=True)
-
-
-def _phases(rank: RankReading, label: str, console: Console) -> None:
-    table = Table(box=None, header_style="dim", show_edge=False)
-    for name in _PHASE_COLUMNS:
-        table.add_column(name, justify="left" if name == "phase" else "right", no_wrap=True)
-    for name, phase in rank.phases.items():
-        used = "" if phase.device_used is None else format_bytes(phase.device_used)
-        sizes = (phase.allocated_peak, phase.reserved_peak, phase.inactive_split_peak)
-        counts = (str(phase.alloc_retries), str(phase.ooms))
-        table.add_row(name, *(format_bytes(size) for size in sizes), *counts, used, f"{phase.seconds:.2f} s")
-    if _has_room(table, console):
-        console.print(table)
-        return
-    for name, phase in rank.phases.items():
-        allocated, reserved = format_bytes(phase.allocated_peak), format_bytes(phase.reserved_peak)
-        console.print(Text(f"  {name}: {allocated} allocated, {reserved} reserved{label}"), soft_wrap=True)
+def _enforced(enforced: Mapping[str, Any], label: str) -> str:
+    """The A/B test, in words."""
+    words = {True: "runs to the end", False: "runs out of memory", None: "tells nothing"}
+    plain, expandable = enforced["survives"], enforced["survives_with_expandable_segments"]
+    return (
+        f"probed with {format_bytes(enforced['limit_bytes'])}{label} enforced: it {words[plain]},"
+        f" with expandable segments it {words[expandable]}"
+    )
 
 
 def end_text(reading: Reading, limit: int) -> str:
@@ -270,15 +240,3 @@ def end_text(reading: Reading, limit: int) -> str:
     )
     fits = {True: "fits", False: "does not fit", None: "not known to fit"}[reading.fits]
     return f"{reading.outcome}, {sizes}; {fits} {format_bytes(limit)}"
-
-
-def why(reading: Reading, limit: int) -> str:
-    """What decided whether an exact reading fits, where peak device use alone does not; else nothing."""
-    if reading.outcome is not Outcome.EXACT or reading.fits is None or reading.peak_device <= limit:
-        return ""
-    label = simulated(reading)
-    least = max(rank.peak_allocated + rank.external for rank in reading.ranks)
-    if least > limit:
-        return f"peak allocated and memory outside PyTorch are {format_bytes(least)}{label}, above the limit"
-    end = "but with the limit enforced it runs to the end" if reading.fits else _ENFORCED
-    return f"peak device use {format_bytes(reading.peak_device)}{label} is above the limit, {end}"

@@ -20,6 +20,7 @@ from oombisect.probing.workload import PLAIN, RecipeCall, Sources, Variation
 from oombisect.readings import Outcome, RankReading, Reading
 from oombisect.recipes.resolve import RESOLVER_VERSION
 from oombisect.resources import probes_dir
+from oombisect.session.replaying import Replays
 
 if TYPE_CHECKING:
     from oombisect.history.store import Store
@@ -121,25 +122,28 @@ class Measurer:
         """Whether `target` survives within `limit` bytes, context and other external memory included; None: not known.
 
         Peak device use within the limit always fits. Peak allocated and external above it never do. In between the
-        allocator decides (it frees cached segments and tries again), so a probe with the limit enforced tells, unless
-        the machine fails it.
+        allocator decides (it frees cached segments and tries again): a replay of the recorded history tells or, where
+        there is none that the model reproduces, a probe with the limit enforced.
         """
         if measured.reading.outcome is not Outcome.EXACT:
             return False
-        answers = [self._rank_fits(target, rank, limit, variation) for rank in measured.reading.ranks]
+        answers = [self._rank_fits(target, measured, rank, limit, variation) for rank in measured.reading.ranks]
         return False if False in answers else None if None in answers else True
 
-    def _rank_fits(self, target: Target, rank: RankReading, limit: int, variation: Variation) -> bool | None:
+    def _rank_fits(
+        self, target: Target, measured: Measured, rank: RankReading, limit: int, variation: Variation
+    ) -> bool | None:
         if rank.peak_device <= limit:
             return True
         if rank.peak_allocated + rank.external > limit:
             return False
-        return self.survives(target, rank, limit, variation, "fit")
+        replayed = self.replays.survives(measured.probe, rank, limit)
+        return self.survives(target, rank, limit, variation, "fit") if replayed is None else replayed
 
     def survives(
         self, target: Target, rank: RankReading, limit: int, variation: Variation, purpose: str
     ) -> bool | None:
-        """Whether a rank survives with `limit` bytes enforced; None if the probe told nothing.
+        """Whether a rank survives a probe with `limit` bytes enforced; None if the probe told nothing.
 
         Points whose rank asks the same of the allocator, in the same order, share one answer.
         """
@@ -162,6 +166,11 @@ class Measurer:
                 **self._common,
             }
         )
+
+    @cached_property
+    def replays(self) -> Replays:
+        """Answers from the histories that probes of this device left."""
+        return Replays(self.store, self.prober.device.capacity)
 
     @cached_property
     def _common(self) -> dict[str, Any]:

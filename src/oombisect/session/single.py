@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oombisect.errors import ProbeExit
 from oombisect.history.records import SessionSpec
@@ -12,6 +14,7 @@ from oombisect.recipes.scan import RecipeScanner
 from oombisect.session.commit_line import CommitTargets
 from oombisect.session.measuring import Measurer, Watcher
 from oombisect.session.opening import open_workshop
+from oombisect.session.point_class import why_it_does_not_fit
 from oombisect.session.request import ProbeRequest
 from oombisect.session.stopping import interrupted_unless_finished
 
@@ -19,6 +22,39 @@ if TYPE_CHECKING:
     from oombisect.history.store import Store
 
 SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What `probe` found: the session, the commit, the limit in bytes, its reading with `fits` answered.
+
+    `classification`: why it does not fit, with evidence; None where it fits or nothing was measured.
+    """
+
+    session: str
+    point: str
+    limit: int
+    reading: Reading
+    classification: Mapping[str, Any] | None = None
+
+    @property
+    def exit_code(self) -> ProbeExit:
+        """What `git bisect run` should hear."""
+        if self.reading.outcome is Outcome.UNRESOLVED:
+            return ProbeExit.UNRESOLVED
+        if self.reading.outcome is Outcome.INFRA or self.reading.fits is None:
+            return ProbeExit.INFRASTRUCTURE
+        return ProbeExit.FITS if self.reading.fits else ProbeExit.DOES_NOT_FIT
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract of `probe --json` (docs/json.md)."""
+        return {
+            "schema": SCHEMA,
+            "point": self.point,
+            "limit_bytes": self.limit,
+            "reading": self.reading.to_json(),
+            "classification": None if self.classification is None else dict(self.classification),
+        }
 
 
 def probe_commit(
@@ -31,8 +67,8 @@ def probe_commit(
     cache: Path,
     command: tuple[str, ...],
     fresh: bool = False,
-) -> tuple[str, str, int, Reading]:
-    """The session, the commit, its limit in bytes, and its reading, `fits` answered.
+) -> Probed:
+    """Measure one commit and, if it does not fit, say why.
 
     Raises:
         OombisectError: no such revision, no repository, no device.
@@ -62,22 +98,11 @@ def probe_commit(
             target = targets.of(sha, commit.subject, trees, date=commit.author_date)
             measurer = Measurer(store, session, workshop.prober, watcher)
             measured = measurer.measure(target, "remeasure" if fresh else "measure", fresh=fresh)
-            reading = measured.reading
+            reading, found = measured.reading, None
             if reading.outcome in (Outcome.EXACT, Outcome.CENSORED):
                 reading = reading.with_fits(measurer.fits(target, measured, workshop.limit))
-            store.finish_session(session, exit_code(reading), probe_json(sha, workshop.limit, reading))
-        return session, sha, workshop.limit, reading
-
-
-def exit_code(reading: Reading) -> ProbeExit:
-    """What `git bisect run` should hear."""
-    if reading.outcome is Outcome.UNRESOLVED:
-        return ProbeExit.UNRESOLVED
-    if reading.outcome is Outcome.INFRA or reading.fits is None:
-        return ProbeExit.INFRASTRUCTURE
-    return ProbeExit.FITS if reading.fits else ProbeExit.DOES_NOT_FIT
-
-
-def probe_json(point: str, limit: int, reading: Reading) -> dict[str, object]:
-    """The contract of `probe --json` (docs/json.md)."""
-    return {"schema": SCHEMA, "point": point, "limit_bytes": limit, "reading": reading.to_json()}
+                if reading.fits is False:
+                    found = why_it_does_not_fit(measurer, target, measured, workshop.limit)
+            probed = Probed(session, sha, workshop.limit, reading, found)
+            store.finish_session(session, probed.exit_code, probed.to_json())
+        return probed

@@ -1,27 +1,23 @@
 """From the search's steps to judged ones: why each needs memory, proved by further probes where that is in doubt.
 
-Reserved minus allocated proves nothing: it is mostly cache. What a step strands is the growth of *needed capacity*, the
-smallest device the run survives on, found by probes with a capacity enforced; and an A/B probe with expandable segments
-shows whether the allocator could have done better.
+What a step strands is the growth of *needed capacity* (`needs`); an A/B probe with expandable segments shows whether
+the allocator could have done better.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from oombisect.memory.capacity import NeededCapacity
 from oombisect.memory.classify import Classification, PointMemory, classify
 from oombisect.probing.workload import EXPANDABLE, PLAIN, Variation
 from oombisect.readings import Outcome, RankReading
 from oombisect.recipes.config_diff import diff
 from oombisect.search.conclusion import Conclusion, Step
 from oombisect.session.measuring import Measured, Measurer, Target
+from oombisect.session.needs import Candidate, needed_capacities, stranded_evidence
 from oombisect.session.verdict import StepVerdict
-from oombisect.units import MIB
-
-_FINEST = 64 * MIB
 
 
 class Targets(Protocol):
@@ -92,8 +88,7 @@ class Judge:
         rank = _deciding(large[1])
         memories = [self._memory(target, measured, rank) for target, measured in (small, large)]
         if step.named and step.confirmed != "not-tried" and not step.censored and rank is not None:
-            resolution = max(_FINEST, step.delta.size // 8)
-            return self._proved(small, large, rank, resolution, memories)
+            return self._proved(small, large, rank, step.delta.size // 8, memories)
         return classify(memories[0], memories[1], self.limit), {}
 
     def _proved(
@@ -101,24 +96,31 @@ class Judge:
         small: tuple[Target, Measured],
         large: tuple[Target, Measured],
         rank: int,
-        resolution: int,
+        coarse: int,
         memories: Sequence[PointMemory],
     ) -> tuple[Classification, dict[str, Any]]:
         expandable = Variation(alloc_conf=EXPANDABLE)
         target, _ = large
         other = self.measurer.measure(target, "expandable", expandable, ranks=(rank,))
         survives = self.measurer.fits(target, other, self.limit, expandable)
-        needed = [self.needed_capacity(t, m, rank, resolution) for t, m in (small, large)]
-        needed_expandable = self.needed_capacity(target, other, rank, resolution, expandable)
-        low = _with(memories[0], needed[0])
-        high = _with(memories[1], needed[1], needed_expandable, survives)
-        evidence = {
+        candidates = [Candidate(*small), Candidate(*large), Candidate(target, other, expandable)]
+        needs = needed_capacities(self.measurer, self.limit, rank, candidates, coarse)
+        smaller, larger, larger_expandable = needs.sizes
+        low = replace(memories[0], needed_capacity=smaller)
+        high = replace(
+            memories[1],
+            needed_capacity=larger,
+            needed_capacity_expandable=larger_expandable,
+            fits_expandable=survives,
+        )
+        evidence: dict[str, Any] = {
             "needed_capacity": {
                 "rank": rank,
-                "smaller_bytes": needed[0],
-                "larger_bytes": needed[1],
-                "larger_expandable_bytes": needed_expandable,
-                "resolution_bytes": resolution,
+                "method": needs.method,
+                "smaller_bytes": smaller,
+                "larger_bytes": larger,
+                "larger_expandable_bytes": larger_expandable,
+                "resolution_bytes": needs.resolution,
             },
             "expandable_segments": {
                 "outcome": str(other.reading.outcome),
@@ -127,7 +129,27 @@ class Judge:
                 "fits": survives,
             },
         }
-        return classify(low, high, self.limit, resolution), evidence
+        found = classify(low, high, self.limit, needs.resolution)
+        if found.kind in ("fragmentation", "mixed"):
+            evidence["stranded"] = stranded_evidence(self.measurer, candidates[1], rank, self.limit)
+        if found.kind == "fragmentation" and low.fits and not high.fits:
+            evidence["limit_enforced"] = self._enforced(target, large[1], other, rank)
+        return found, evidence
+
+    def _enforced(self, target: Target, plain: Measured, expandable: Measured, rank: int) -> dict[str, Any]:
+        """The A/B test: probes with the limit enforced, under the point's own settings and with expandable segments."""
+        answers: dict[str, Any] = {"limit_bytes": self.limit}
+        for name, measured, variation in (
+            ("survives", plain, PLAIN),
+            ("survives_with_expandable_segments", expandable, Variation(alloc_conf=EXPANDABLE)),
+        ):
+            found = _rank(measured, rank)
+            answers[name] = (
+                None
+                if found is None or measured.reading.outcome is not Outcome.EXACT
+                else self.measurer.survives(target, found, self.limit, variation, "limit")
+            )
+        return answers
 
     def _memory(self, target: Target, measured: Measured, rank: int | None) -> PointMemory:
         found = _rank(measured, rank)
@@ -135,28 +157,6 @@ class Judge:
         if found is None:
             return PointMemory(0, 0, fits=fits)
         return PointMemory(found.peak_allocated, found.peak_reserved, found.external, fits=fits)
-
-    def needed_capacity(
-        self, target: Target, measured: Measured, rank: int, resolution: int, variation: Variation = PLAIN
-    ) -> int | None:
-        """The smallest device `rank` of `target` survives on, bytes, at most `resolution` above the true value.
-
-        None where the measurement is no exact one, so that there is no bound to start from.
-        """
-        found = _rank(measured, rank)
-        if found is None or measured.reading.outcome is not Outcome.EXACT:
-            return None
-        floor = found.peak_allocated + found.external
-        search = NeededCapacity.start(floor, found.peak_device, resolution)
-        if floor <= self.limit < found.peak_device:
-            fits = self.measurer.fits(target, measured, self.limit, variation)
-            search = search if fits is None else search.observe(self.limit, fits)
-        while (capacity := search.next()) is not None:
-            survived = self.measurer.survives(target, found, capacity, variation, "capacity")
-            if survived is None:
-                return None
-            search = search.observe(capacity, survived)
-        return search.result
 
 
 def config_evidence(before: Measured, after: Measured) -> dict[str, Any]:
@@ -188,17 +188,3 @@ def _deciding(measured: Measured) -> int | None:
 def _rank(measured: Measured, rank: int | None) -> RankReading | None:
     ranks: Mapping[int, RankReading] = {reading.rank: reading for reading in measured.reading.ranks}
     return ranks.get(rank) if rank is not None else None
-
-
-def _with(
-    memory: PointMemory, needed: int | None, needed_expandable: int | None = None, fits_expandable: bool | None = None
-) -> PointMemory:
-    return PointMemory(
-        memory.peak_allocated,
-        memory.peak_reserved,
-        memory.external,
-        needed,
-        needed_expandable,
-        memory.fits,
-        fits_expandable,
-    )

@@ -1,0 +1,107 @@
+"""What a run would have needed under other allocator settings: one replay, or a few, for each of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from oombisect.memory.allocator.rules import Rules
+from oombisect.memory.allocator.settings import Settings, SettingsError
+from oombisect.memory.replay import Replay, needed, replay
+from oombisect.memory.requests import Requests
+
+STANDARD = (
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:128",
+    "max_split_size_mb:256",
+    "max_split_size_mb:512",
+    "max_split_size_mb:1024",
+    "garbage_collection_threshold:0.8",
+    "roundup_power2_divisions:4",
+    "roundup_power2_divisions:16",
+)
+"""The settings worth a try before the code is changed; the first are PyTorch's defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """What one setting would have done; sizes are bytes of the allocator alone.
+
+    Args:
+        alloc_conf: the setting, as in PYTORCH_CUDA_ALLOC_CONF; empty: PyTorch's defaults.
+        unlimited: the replay with as much memory as it asks for; None: PyTorch refuses the setting.
+        limited: the replay under the limit; None: there is none.
+        needed: the smallest limit it survives.
+        refused: why PyTorch refuses the setting; empty if it does not.
+    """
+
+    alloc_conf: str
+    unlimited: Replay | None = None
+    limited: Replay | None = None
+    needed: int | None = None
+    refused: str = ""
+
+    @property
+    def fits(self) -> bool | None:
+        """It survives under the limit; None: there is no limit, or the setting is refused."""
+        return None if self.limited is None else self.limited.first_oom is None
+
+
+def what_if(
+    requests: Requests,
+    alloc_confs: Iterable[str],
+    recorded: Settings,
+    rules: Rules,
+    *,
+    device_bytes: int,
+    limit: int | None = None,
+) -> Iterator[WhatIf]:
+    """Replay `requests` under each of `alloc_confs`, in order.
+
+    Args:
+        recorded: the settings of the recorded run.
+        device_bytes: the device's memory as CUDA reports it.
+        limit: what the allocator may take of it.
+    """
+    for alloc_conf in alloc_confs:
+        try:
+            settings = Settings.parse(alloc_conf, rules)
+        except SettingsError as error:
+            yield WhatIf(alloc_conf, refused=str(error))
+        else:
+            yield under(requests, settings, recorded, rules, device_bytes=device_bytes, limit=limit)
+
+
+def under(
+    requests: Requests,
+    settings: Settings,
+    recorded: Settings,
+    rules: Rules,
+    *,
+    device_bytes: int,
+    limit: int | None = None,
+) -> WhatIf:
+    """Replay `requests` under one setting; arguments as for `what_if`.
+
+    PyTorch's garbage collector acts only where a memory fraction is set: it is set to the limit here, so that the row
+    says what both together do.
+    """
+    as_recorded = replace(settings, text="") == replace(recorded, text="")
+    fraction = None
+    if limit is not None and settings.garbage_collection_threshold and settings.memory_fraction is None:
+        fraction = min(1.0, limit / device_bytes)
+    unlimited = replay(requests, settings, rules, device_bytes=device_bytes, as_recorded=as_recorded)
+    limited = None
+    if limit is not None:
+        limited = replay(
+            requests,
+            settings,
+            rules,
+            device_bytes=device_bytes,
+            limit=limit,
+            fraction=fraction,
+            as_recorded=as_recorded,
+        )
+    least = needed(requests, settings, rules, device_bytes=device_bytes, as_recorded=as_recorded)
+    return WhatIf(settings.text, unlimited, limited, least)

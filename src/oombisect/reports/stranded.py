@@ -1,0 +1,37 @@
+"""Where a run ran out of memory and who held what it could not get, as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from oombisect.units import format_bytes
+
+
+def stranded_lines(told: Mapping[str, Any], label: str) -> list[str]:
+    """`failure_lines` of a verdict's or a probe's evidence, with the limit that was replayed."""
+    where = "" if told["enforced"] else ", just below what it needs"
+    return [f"replayed with {format_bytes(told['limit_bytes'])}{label}{where}:", *failure_lines(told, label)]
+
+
+def failure_lines(failure: Mapping[str, Any], label: str) -> list[str]:
+    """The request that fails and what is stranded then; `failure` is `describe_stranded`'s, `label` follows sizes."""
+    asked = format_bytes(failure["requested_bytes"])
+    lines = [
+        f"first out-of-memory error at event {failure['event']:,}: {asked} asked for"
+        f" (a segment of {format_bytes(failure['segment_bytes'])}) with {format_bytes(failure['allocated_bytes'])}"
+        f" allocated of {format_bytes(failure['reserved_bytes'])} reserved{label}"
+    ]
+    lines += [f"    {frame}" for frame in failure["requested_by"][:3]]
+    lines.append(
+        f"  stranded: {format_bytes(failure['stranded_bytes'])} are free and cannot be given back{label};"
+        f" the largest free piece for it has {format_bytes(failure['largest_free_bytes'])}{label}"
+    )
+    for holder in failure["holders"]:
+        lines.append(
+            f"  {format_bytes(holder['stranded_bytes'])} held by {holder['blocks']:,} blocks of"
+            f" {format_bytes(holder['size_bytes'])} in all, {holder['never_freed']:,} never freed{label}, allocated at"
+            f" {holder['stack'][0] if holder['stack'] else 'an unknown place (no Python stack)'}"
+        )
+        lines += [f"    {frame}" for frame in holder["stack"][1:3]]
+    return lines

@@ -1,0 +1,152 @@
+"""How much memory a measurement needs, and what it strands: by replays of its history, else by probes with a limit.
+
+Reserved minus allocated proves nothing: it is mostly cache. What decides is the *needed capacity*, the smallest device
+the run survives on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from oombisect.memory.capacity import NeededCapacity
+from oombisect.memory.replay import RESOLUTION
+from oombisect.memory.stranded import Stranded, stranded
+from oombisect.memory.trace import Stack
+from oombisect.probing.workload import PLAIN, Variation
+from oombisect.readings import Outcome, RankReading
+from oombisect.session.measuring import Measured, Measurer, Target
+from oombisect.session.replaying import History
+from oombisect.units import MIB
+
+_FINEST_PROBED = 64 * MIB
+_MOST_HOLDERS = 5
+_MOST_FRAMES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Something measured whose need is asked: `variation` is how it was measured."""
+
+    target: Target
+    measured: Measured
+    variation: Variation = PLAIN
+
+    def rank(self, rank: int) -> RankReading | None:
+        """What `rank` measured; None where the measurement is no exact one, so that no bound is known."""
+        if self.measured.reading.outcome is not Outcome.EXACT:
+            return None
+        return next((found for found in self.measured.reading.ranks if found.rank == rank), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Needed capacities of several candidates, found the same way so that they compare; bytes, external included.
+
+    Args:
+        sizes: in the candidates' order; None where a candidate has none, or a probe told nothing.
+        method: `replay` or `probes`.
+        resolution: how far each may be above the true value.
+    """
+
+    sizes: tuple[int | None, ...]
+    method: str
+    resolution: int
+
+
+def needed_capacities(
+    measurer: Measurer, limit: int, rank: int, candidates: Sequence[Candidate], coarse: int = _FINEST_PROBED
+) -> Needs:
+    """The smallest device that `rank` of each candidate survives on.
+
+    Args:
+        coarse: the resolution if probes must tell.
+    """
+    ranks = [candidate.rank(rank) for candidate in candidates]
+    replayed = [
+        None if found is None else measurer.replays.needed(candidate.measured.probe, found)
+        for candidate, found in zip(candidates, ranks, strict=True)
+    ]
+    if all(size is not None for size, found in zip(replayed, ranks, strict=True) if found is not None):
+        return Needs(tuple(replayed), "replay", RESOLUTION)
+    resolution = max(_FINEST_PROBED, coarse)
+    probed = tuple(
+        None if found is None else _probed(measurer, limit, candidate, found, resolution)
+        for candidate, found in zip(candidates, ranks, strict=True)
+    )
+    return Needs(probed, "probes", resolution)
+
+
+def _probed(measurer: Measurer, limit: int, candidate: Candidate, rank: RankReading, resolution: int) -> int | None:
+    floor = rank.peak_allocated + rank.external
+    search = NeededCapacity.start(floor, rank.peak_device, resolution)
+    if floor <= limit < rank.peak_device:
+        fits = measurer.fits(candidate.target, candidate.measured, limit, candidate.variation)
+        search = search if fits is None else search.observe(limit, fits)
+    while (capacity := search.next()) is not None:
+        survived = measurer.survives(candidate.target, rank, capacity, candidate.variation, "capacity")
+        if survived is None:
+            return None
+        search = search.observe(capacity, survived)
+    return search.result
+
+
+def stranded_evidence(measurer: Measurer, candidate: Candidate, rank: int, limit: int) -> dict[str, Any] | None:
+    """What the allocator strands where it runs out of memory under `limit`, or just below what it needs if it does not.
+
+    None where no replay can tell, or the allocator strands nothing.
+    """
+    found = candidate.rank(rank)
+    history = None if found is None else measurer.replays.history(candidate.measured.probe, found)
+    if found is None or history is None:
+        return None
+    needed = measurer.replays.needed(candidate.measured.probe, found)
+    assert needed is not None  # the history is replayed
+    enforced = limit if limit < needed else needed - RESOLUTION
+    told = describe_stranded(history, enforced - found.external)
+    return None if told is None else {"limit_bytes": enforced, "enforced": limit < needed, **told}
+
+
+def describe_stranded(history: History, limit: int) -> dict[str, Any] | None:
+    """The first request that fails under `limit` bytes of the allocator alone, and who holds what it could not get."""
+    oom = history.replay(limit).first_oom
+    if oom is None:
+        return None
+    held = stranded(oom.segments, history.requests, stream=oom.stream, pool=oom.pool, small=oom.small)
+    return {
+        "event": oom.event,
+        "requested_bytes": oom.requested,
+        "segment_bytes": oom.segment,
+        "allocated_bytes": oom.allocated,
+        "reserved_bytes": oom.reserved,
+        "requested_by": frames(history, history.requests.stacks[oom.block]) if oom.block >= 0 else [],
+        **_stranded_json(history, held),
+    }
+
+
+def _stranded_json(history: History, held: Stranded) -> dict[str, Any]:
+    return {
+        "stranded_bytes": held.total,
+        "largest_free_bytes": held.largest,
+        "of_other_streams_and_pools_bytes": held.usable_elsewhere,
+        "idle_private_pools_bytes": held.idle,
+        "holders": [
+            {
+                "stack": frames(history, holder.stack),
+                "blocks": holder.blocks,
+                "size_bytes": holder.size,
+                "stranded_bytes": holder.stranded,
+                "never_freed": holder.forever,
+            }
+            for holder in held.holders[:_MOST_HOLDERS]
+        ],
+    }
+
+
+def frames(history: History, stack: int) -> list[str]:
+    """The innermost frames of a stack, a line of text each; nothing where none was recorded."""
+    if stack < 0:
+        return []
+    found: Stack = history.snapshot.stacks[stack]
+    return [f"{frame.function} ({frame.file}:{frame.line})" for frame in found[:_MOST_FRAMES]]

@@ -1,0 +1,161 @@
+"""Recorded histories, replayed: whether a run would survive under another limit, and how much it needs.
+
+An answer counts only if the model first reproduces the recorded history itself, every address of it, and the peaks the
+allocator's own counters told. Where it does not, nothing is answered here, and a probe must tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from oombisect.history.records import ReplayRecord
+from oombisect.history.store import Store
+from oombisect.memory.allocator.rules import Rules, guess_rules, rules_for
+from oombisect.memory.allocator.settings import Settings, SettingsError
+from oombisect.memory.replay import Fidelity, Replay, check, needed, replay
+from oombisect.memory.requests import Requests
+from oombisect.memory.snapshots import SnapshotError, load, requests_of
+from oombisect.memory.trace import Snapshot
+from oombisect.readings import RankReading, Reading
+
+MODEL = 1
+"""The version of the model of the allocator: replays of another one are not reused."""
+
+_KEPT = 2  # histories held in memory: the two sides of a step
+
+
+class CannotReplay(Exception):
+    """The snapshot holds no history, or one the model does not reproduce; the message says which."""
+
+
+@dataclass(frozen=True)
+class History:
+    """The recorded history of one device, ready to be replayed."""
+
+    path: Path
+    snapshot: Snapshot
+    requests: Requests
+    settings: Settings
+    rules: Rules
+    device_bytes: int
+
+    @cached_property
+    def fidelity(self) -> Fidelity:
+        """How well the model reproduces what was recorded."""
+        return check(self.requests, self.settings, self.rules, device_bytes=self.device_bytes)
+
+    def replay(self, limit: int | None = None) -> Replay:
+        """Replay it under the settings it was recorded under."""
+        return replay(self.requests, self.settings, self.rules, device_bytes=self.device_bytes, limit=limit)
+
+    def needed(self) -> int:
+        """The smallest limit it survives under the settings it was recorded under, bytes of the allocator alone."""
+        return needed(self.requests, self.settings, self.rules, device_bytes=self.device_bytes)
+
+
+def open_history(path: Path, *, device_bytes: int, torch_version: str | None = None) -> History:
+    """Read the history in a snapshot file.
+
+    Args:
+        device_bytes: the device's memory as CUDA reports it.
+        torch_version: the release that wrote it; None: inferred from what it says of its settings.
+
+    Raises:
+        SnapshotError: the file is no snapshot.
+        CannotReplay: it holds no history, of one device.
+    """
+    snapshot = load(path)
+    recorded = [memory for memory in snapshot.devices if len(memory.trace)]
+    if not recorded:
+        raise CannotReplay(
+            "it holds no history of allocations: record one with torch.cuda.memory._record_memory_history"
+        )
+    busiest = max(recorded, key=lambda memory: len(memory.trace))
+    rules = rules_for(torch_version) if torch_version else guess_rules(snapshot.settings)
+    try:
+        settings = Settings.of_snapshot(snapshot.settings, rules)
+    except SettingsError as error:
+        raise CannotReplay(f"its allocator settings: {error}") from error
+    return History(path, snapshot, requests_of(busiest, snapshot), settings, rules, device_bytes)
+
+
+@dataclass
+class Replays:
+    """Answers about the ranks of stored probes; every answer is a row of the store before it is used.
+
+    `device_bytes` is the memory of the device the probes ran on, as CUDA reports it.
+    """
+
+    store: Store
+    device_bytes: int
+    _histories: dict[tuple[int, int], History | None] = field(default_factory=dict)
+
+    def survives(self, probe: int, rank: RankReading, limit: int) -> bool | None:
+        """Whether a rank survives on a device of `limit` bytes, external memory included; None: no replay tells."""
+        found = self._answer(probe, rank, limit - rank.external)
+        return None if found is None else found.survived
+
+    def needed(self, probe: int, rank: RankReading) -> int | None:
+        """The smallest device a rank survives on, bytes, external memory included; None: no replay tells."""
+        found = self._answer(probe, rank, None)
+        return None if found is None or found.needed_bytes is None else found.needed_bytes + rank.external
+
+    def history(self, probe: int, rank: RankReading) -> History | None:
+        """The rank's history, if the model reproduces it."""
+        key = (probe, rank.rank)
+        if key not in self._histories:
+            while len(self._histories) >= _KEPT:
+                del self._histories[next(iter(self._histories))]
+            self._histories[key] = self._open(probe, rank)
+        return self._histories[key]
+
+    def _answer(self, probe: int, rank: RankReading, limit: int | None) -> ReplayRecord | None:
+        if rank.trace is None:
+            return None
+        stored = self.store.probe(probe)
+        reading = stored.reading
+        assert reading is not None
+        model = f"{rules_for(_torch(reading)).name}, {MODEL}"
+        known = self.store.find_replay(rank.trace, stored.allocator_settings, model, limit)
+        if known is not None:
+            return known
+        history = self.history(probe, rank)
+        if history is None:
+            return None
+        told = history.replay(limit=limit)
+        record = ReplayRecord(
+            probe,
+            rank.rank,
+            stored.allocator_settings,
+            model,
+            limit,
+            told.first_oom is None,
+            told.peak_allocated,
+            told.peak_reserved,
+            history.needed() if limit is None else None,
+        )
+        self.store.add_replay(record)
+        return record
+
+    def _open(self, probe: int, rank: RankReading) -> History | None:
+        path = self.store.snapshot(probe, rank.rank)
+        stored = self.store.probe(probe)
+        if path is None or stored.reading is None:
+            return None
+        try:
+            history = open_history(path, device_bytes=self.device_bytes, torch_version=_torch(stored.reading))
+        except (OSError, SnapshotError, CannotReplay):
+            return None
+        if not history.fidelity.exact:
+            return None
+        whole = history.replay()
+        peaks = (whole.peak_allocated, whole.peak_reserved)
+        return history if peaks == (rank.peak_allocated, rank.peak_reserved) else None
+
+
+def _torch(reading: Reading) -> str | None:
+    versions: Mapping[str, str] = reading.versions
+    return versions.get("torch")
