@@ -120,7 +120,8 @@ def probe_report(one: Reading, width: int = 80, classification: Mapping[str, Any
 
 FAILURE = {
     "limit_bytes": gib(79.18), "enforced": True, "event": 12345, "requested_bytes": gib(2.25),
-    "segment_bytes": gib(2.25), "allocated_bytes": gib(70.5), "reserved_bytes": gib(77.5), "requested_by": ["forward (mlp.py:12)"],
+    "segment_bytes": gib(2.25), "allocated_bytes": gib(70.5), "reserved_bytes": gib(77.5),
+    "requested_by": ["forward (mlp.py:12)"],
     "stranded_bytes": gib(7.25), "largest_free_bytes": gib(1.75), "of_other_streams_and_pools_bytes": 0,
     "idle_private_pools_bytes": 0,
     "holders": [{"stack": ["keep (cache.py:7)", "step (train.py:9)"], "blocks": 12, "size_bytes": gib(0.125),
