@@ -161,7 +161,8 @@ def needed(
     monotonic in the limit: not every smaller one is claimed to fail.)
 
     Args:
-        resolution: how close the result must come, bytes.
+        resolution: how close the result must come, bytes; with the default it is exact, unless a large segment is set
+            to a size that is no multiple of 2 MiB.
         unlimited: the replay without a limit, where it was made before.
 
     Raises:
@@ -184,12 +185,16 @@ def needed(
         raise ReplayError("the requests fail however large the device is: the memory fraction forbids them")
     if unlimited.peak_reserved == 0:
         return 0
-    search = NeededCapacity.start(unlimited.peak_allocated, unlimited.peak_reserved, resolution)
-    while (limit := search.next()) is not None:
-        oom = run(limit).first_oom
+    # In steps of the resolution: what is reserved is a multiple of it, so that no limit between two steps does more.
+    search = NeededCapacity.start(
+        -(-unlimited.peak_allocated // resolution), -(-unlimited.peak_reserved // resolution), 1
+    )
+    while (steps := search.next()) is not None:
+        oom = run(steps * resolution).first_oom
         # All that could be released was: with as much more as was asked for, this request would have been served.
-        search = search.observe(limit, oom is None, None if oom is None else oom.reserved + oom.segment)
-    return search.result
+        hint = None if oom is None else -(-(oom.reserved + oom.segment) // resolution)
+        search = search.observe(steps, oom is None, hint)
+    return min(search.result * resolution, unlimited.peak_reserved)
 
 
 def check(

@@ -103,5 +103,5 @@ def under(
             fraction=fraction,
             as_recorded=as_recorded,
         )
-    least = needed(requests, settings, rules, device_bytes=device_bytes, as_recorded=as_recorded)
+    least = needed(requests, settings, rules, device_bytes=device_bytes, as_recorded=as_recorded, unlimited=unlimited)
     return WhatIf(settings.text, unlimited, limited, least)

@@ -20,11 +20,12 @@ def render_replay(report: ReplayReport, console: Console) -> None:
     label = " (simulated)" if report.simulated else ""
 
     def line(text: str, style: str = "") -> None:
-        console.print(Text(printable(text), style=style), soft_wrap=True)
+        console.print(Text(text, style=style), soft_wrap=True)
 
     rank = "" if report.rank is None else f", rank {report.rank}"
-    line(f"{report.label}{rank}: {report.history.requests.trace_events:,} events replayed{label}", "bold")
+    line(f"{printable(report.label)}{rank}: {report.history.requests.trace_events:,} events replayed{label}", "bold")
     line(f"  {fidelity(report)}", "" if report.fidelity.exact else "yellow")
+    line(f"  by the rules of {report.history.rules.name} ({printable(report.history.rules.reason)})")
     if report.limit is not None:
         line(
             f"  limit {format_bytes(report.limit)}, of which {format_bytes(report.external)} lie outside PyTorch{label}"
@@ -32,9 +33,9 @@ def render_replay(report: ReplayReport, console: Console) -> None:
     console.print(_table(report, label))
     if report.failure is not None:
         for text in failure_lines(report.failure, label):
-            line(text)
+            line(f"  {text}")
     for note in notes(report):
-        line(f"  note: {note}", "dim")
+        line(f"  note: {printable(note)}", "dim")
 
 
 def fidelity(report: ReplayReport) -> str:
@@ -43,7 +44,7 @@ def fidelity(report: ReplayReport) -> str:
     if told.exact:
         events = f"{told.allocations:,} addresses, {told.segment_events:,} events of segments"
         return f"the model reproduces what was recorded: {events}"
-    return f"the model does not reproduce what was recorded, take the sizes for estimates: {told.mismatch}"
+    return f"the model does not reproduce what was recorded, take the sizes for estimates: {printable(told.mismatch)}"
 
 
 def _table(report: ReplayReport, label: str) -> Table:

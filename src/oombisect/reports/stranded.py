@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from oombisect.printable import printable
 from oombisect.units import format_bytes
 
 
@@ -22,7 +23,7 @@ def failure_lines(failure: Mapping[str, Any], label: str) -> list[str]:
         f" (a segment of {format_bytes(failure['segment_bytes'])}) with {format_bytes(failure['allocated_bytes'])}"
         f" allocated of {format_bytes(failure['reserved_bytes'])} reserved{label}"
     ]
-    lines += [f"    {frame}" for frame in failure["requested_by"][:3]]
+    lines += [f"    {printable(frame)}" for frame in failure["requested_by"][:3]]
     lines.append(
         f"  stranded: {format_bytes(failure['stranded_bytes'])} are free and cannot be given back{label};"
         f" the largest free piece for it has {format_bytes(failure['largest_free_bytes'])}{label}"
@@ -31,7 +32,7 @@ def failure_lines(failure: Mapping[str, Any], label: str) -> list[str]:
         lines.append(
             f"  {format_bytes(holder['stranded_bytes'])} held by {holder['blocks']:,} blocks of"
             f" {format_bytes(holder['size_bytes'])} in all, {holder['never_freed']:,} never freed{label}, allocated at"
-            f" {holder['stack'][0] if holder['stack'] else 'an unknown place (no Python stack)'}"
+            f" {printable(holder['stack'][0]) if holder['stack'] else 'an unknown place (no Python stack)'}"
         )
-        lines += [f"    {frame}" for frame in holder["stack"][1:3]]
+        lines += [f"    {printable(frame)}" for frame in holder["stack"][1:3]]
     return lines

@@ -13,7 +13,6 @@ from typing import Any
 from oombisect.memory.capacity import NeededCapacity
 from oombisect.memory.replay import RESOLUTION
 from oombisect.memory.stranded import Stranded, stranded
-from oombisect.memory.trace import Stack
 from oombisect.probing.workload import PLAIN, Variation
 from oombisect.readings import Outcome, RankReading
 from oombisect.session.measuring import Measured, Measurer, Target
@@ -22,7 +21,7 @@ from oombisect.units import MIB
 
 _FINEST_PROBED = 64 * MIB
 _MOST_HOLDERS = 5
-_MOST_FRAMES = 6
+_LEAST_SHARE = 50  # one part in so many of what is stranded is worth a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,7 @@ def describe_stranded(history: History, limit: int) -> dict[str, Any] | None:
         "segment_bytes": oom.segment,
         "allocated_bytes": oom.allocated,
         "reserved_bytes": oom.reserved,
-        "requested_by": frames(history, history.requests.stacks[oom.block]) if oom.block >= 0 else [],
+        "requested_by": history.frames(history.requests.stacks[oom.block]) if oom.block >= 0 else [],
         **_stranded_json(history, held),
     }
 
@@ -133,20 +132,13 @@ def _stranded_json(history: History, held: Stranded) -> dict[str, Any]:
         "idle_private_pools_bytes": held.idle,
         "holders": [
             {
-                "stack": frames(history, holder.stack),
+                "stack": history.frames(holder.stack),
                 "blocks": holder.blocks,
                 "size_bytes": holder.size,
                 "stranded_bytes": holder.stranded,
                 "never_freed": holder.forever,
             }
             for holder in held.holders[:_MOST_HOLDERS]
+            if holder.stranded * _LEAST_SHARE >= held.total
         ],
     }
-
-
-def frames(history: History, stack: int) -> list[str]:
-    """The innermost frames of a stack, a line of text each; nothing where none was recorded."""
-    if stack < 0:
-        return []
-    found: Stack = history.snapshot.stacks[stack]
-    return [f"{frame.function} ({frame.file}:{frame.line})" for frame in found[:_MOST_FRAMES]]

@@ -104,7 +104,7 @@ class ReplayReport:
 
 def notes(report: ReplayReport) -> tuple[str, ...]:
     """What a reader should know of the history and of the replays, each said once."""
-    told = [*report.history.snapshot.notes, report.history.rules.reason, *report.history.requests.notes]
+    told = [*report.history.snapshot.notes, *report.history.requests.notes]
     for row in report.rows:
         told += row.unlimited.notes if row.unlimited else ()
     return tuple(dict.fromkeys(note for note in told if note))
@@ -150,6 +150,7 @@ def replay_snapshot(
             located.path,
             device_bytes=profile.total_bytes,
             torch_version=torch_version or (reading.versions.get("torch") if reading else None),
+            imported=reading.imported if reading else (),
         )
         progress("replaying as recorded")
         fidelity = history.fidelity

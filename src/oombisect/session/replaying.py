@@ -18,6 +18,7 @@ from oombisect.memory.allocator.settings import Settings, SettingsError
 from oombisect.memory.replay import Fidelity, Replay, check, needed, replay
 from oombisect.memory.requests import Requests
 from oombisect.memory.snapshots import SnapshotError, load, requests_of
+from oombisect.memory.stacks import Places, sites
 from oombisect.memory.trace import Snapshot
 from oombisect.readings import RankReading, Reading
 
@@ -25,6 +26,7 @@ MODEL = 1
 """The version of the model of the allocator: replays of another one are not reused."""
 
 _KEPT = 2  # histories held in memory: the two sides of a step
+_MOST_FRAMES = 8
 
 
 class CannotReplay(Exception):
@@ -41,27 +43,51 @@ class History:
     settings: Settings
     rules: Rules
     device_bytes: int
+    imported: tuple[str, ...] = ()
+
+    @cached_property
+    def _places(self) -> Places:
+        files = {frame.file for stack in self.snapshot.stacks for frame in stack}
+        return Places(files, self.imported)
+
+    def frames(self, stack: int) -> list[str]:
+        """The frames of a call stack that say what was allocated, innermost first; none where none was recorded."""
+        if stack < 0:
+            return []
+        found = sites(self.snapshot.stacks[stack], self._places)
+        return [f"{site.function} ({site.place.path}:{site.line})" for site in found[:_MOST_FRAMES]]
 
     @cached_property
     def fidelity(self) -> Fidelity:
         """How well the model reproduces what was recorded."""
         return check(self.requests, self.settings, self.rules, device_bytes=self.device_bytes)
 
+    @cached_property
+    def whole(self) -> Replay:
+        """The replay with as much memory as it asks for, under the settings it was recorded under."""
+        return self._replay(None)
+
     def replay(self, limit: int | None = None) -> Replay:
-        """Replay it under the settings it was recorded under."""
+        """The replay under the settings it was recorded under."""
+        return self.whole if limit is None else self._replay(limit)
+
+    def _replay(self, limit: int | None) -> Replay:
         return replay(self.requests, self.settings, self.rules, device_bytes=self.device_bytes, limit=limit)
 
     def needed(self) -> int:
         """The smallest limit it survives under the settings it was recorded under, bytes of the allocator alone."""
-        return needed(self.requests, self.settings, self.rules, device_bytes=self.device_bytes)
+        return needed(self.requests, self.settings, self.rules, device_bytes=self.device_bytes, unlimited=self.whole)
 
 
-def open_history(path: Path, *, device_bytes: int, torch_version: str | None = None) -> History:
+def open_history(
+    path: Path, *, device_bytes: int, torch_version: str | None = None, imported: tuple[str, ...] = ()
+) -> History:
     """Read the history in a snapshot file.
 
     Args:
         device_bytes: the device's memory as CUDA reports it.
         torch_version: the release that wrote it; None: inferred from what it says of its settings.
+        imported: project files the run imported, as `project:path`; they shorten the names of files.
 
     Raises:
         SnapshotError: the file is no snapshot.
@@ -79,7 +105,7 @@ def open_history(path: Path, *, device_bytes: int, torch_version: str | None = N
         settings = Settings.of_snapshot(snapshot.settings, rules)
     except SettingsError as error:
         raise CannotReplay(f"its allocator settings: {error}") from error
-    return History(path, snapshot, requests_of(busiest, snapshot), settings, rules, device_bytes)
+    return History(path, snapshot, requests_of(busiest, snapshot), settings, rules, device_bytes, imported)
 
 
 @dataclass
@@ -146,13 +172,17 @@ class Replays:
         if path is None or stored.reading is None:
             return None
         try:
-            history = open_history(path, device_bytes=self.device_bytes, torch_version=_torch(stored.reading))
+            history = open_history(
+                path,
+                device_bytes=self.device_bytes,
+                torch_version=_torch(stored.reading),
+                imported=stored.reading.imported,
+            )
         except (OSError, SnapshotError, CannotReplay):
             return None
         if not history.fidelity.exact:
             return None
-        whole = history.replay()
-        peaks = (whole.peak_allocated, whole.peak_reserved)
+        peaks = (history.whole.peak_allocated, history.whole.peak_reserved)
         return history if peaks == (rank.peak_allocated, rank.peak_reserved) else None
 
 

@@ -133,7 +133,11 @@ class Judge:
         if found.kind in ("fragmentation", "mixed"):
             evidence["stranded"] = stranded_evidence(self.measurer, candidates[1], rank, self.limit)
         if found.kind == "fragmentation" and low.fits and not high.fits:
-            evidence["limit_enforced"] = self._enforced(target, large[1], other, rank)
+            enforced = self._enforced(target, large[1], other, rank)
+            evidence["limit_enforced"] = enforced
+            if enforced["survives"] is True or enforced["survives_with_expandable_segments"] is (not survives):
+                # A run that itself contradicts what was computed: no class rests on that.
+                return replace(found, kind="unknown"), evidence
         return found, evidence
 
     def _enforced(self, target: Target, plain: Measured, expandable: Measured, rank: int) -> dict[str, Any]:
