@@ -5,9 +5,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from oombisect.memory.allocator import Settings, SettingsError, guess_rules
 from oombisect.memory.requests import InitialSegment, Op, Requests
-from oombisect.memory.snapshots.rollback import Contradiction, State, roll_back
+from oombisect.memory.snapshots.rollback import DEFAULT_RULES, Contradiction, SizeRules, State, roll_back
 from oombisect.memory.trace import DEFAULT_POOL, DeviceMemory, EventKind, PoolId, Snapshot, Stack, Trace
 
 _ALLOC, _FREE, _FREED = int(EventKind.ALLOC), int(EventKind.FREE_REQUESTED), int(EventKind.FREE_COMPLETED)
@@ -30,7 +32,7 @@ def requests_of(memory: DeviceMemory, snapshot: Snapshot) -> Requests:
     paired = _Pairing(memory.trace, state)
     if memory.segments or paired.unmatched:
         try:
-            rolled = roll_back(memory)
+            rolled = roll_back(memory, snapshot.pools, _size_rules(snapshot, notes))
         except Contradiction as contradiction:
             notes.append(f"the segments do not agree with the trace ({contradiction}): it is replayed from empty")
         else:
@@ -44,6 +46,15 @@ def requests_of(memory: DeviceMemory, snapshot: Snapshot) -> Requests:
                 )
             notes += rolled.notes
     return paired.requests(memory, snapshot, notes)
+
+
+def _size_rules(snapshot: Snapshot, notes: list[str]) -> SizeRules:
+    try:
+        settings = Settings.of_snapshot(snapshot.settings, guess_rules(snapshot.settings))
+    except SettingsError as error:
+        notes.append(f"the sizes of blocks are taken for the default ones: its settings cannot be read ({error})")
+        return DEFAULT_RULES
+    return SizeRules(settings.roundup, settings.max_split_size, settings.large_segment_size)
 
 
 class _Pairing:
@@ -201,26 +212,40 @@ def _pools(memory: DeviceMemory, snapshot: Snapshot, notes: list[str]) -> Sequen
 
 def _insert_empty_caches(paired: _Pairing, stacks: Sequence[Stack], notes: list[str]) -> None:
     """Add an EMPTY_CACHE where segments were given back and no request was the reason."""
-    calls, doubtful = _empty_caches(paired.trace, stacks)
-    if not calls:
-        return
+    releases = _releases(paired.trace, stacks)
+    calls = [release for release in releases if release.by_empty_cache]
     events = paired.events
-    for event in reversed(calls):  # from the end: earlier places stay where they are
-        at = bisect_right(events, event)
+    for call in reversed(calls):  # from the end: earlier places stay where they are
+        at = bisect_right(events, call.event)
         paired.ops.insert(at, Op.EMPTY_CACHE)
         paired.blocks.insert(at, -1)
-        events.insert(at, event)
-    text = f"{len(calls)} calls of empty_cache are inferred from segments that were given back"
-    notes.append(f"{text}; {doubtful} of them are uncertain" if doubtful else text)
+        events.insert(at, call.event)
+    if calls:
+        notes.append(f"{len(calls)} calls of empty_cache are inferred from segments that were given back")
+    doubtful = len(releases) - sum(release.certain for release in releases)
+    if doubtful:
+        notes.append(
+            f"{doubtful} releases of cached memory are followed by a new segment, and no call stack tells whether a"
+            " request caused them or empty_cache: a request is assumed"
+        )
 
 
-def _empty_caches(trace: Trace, stacks: Sequence[Stack]) -> tuple[list[int], int]:
-    """The first event of each release of cached memory that no request was the reason for, and how many are uncertain.
+class _Release(NamedTuple):
+    """Segments that were given back, one after the other; `event` is the first of them."""
 
-    A request that cannot be served releases memory and then takes some, or runs out; all of these events have its call
-    stack. Released by empty_cache they have that one's, or none.
+    event: int
+    by_empty_cache: bool
+    certain: bool = True
+
+
+def _releases(trace: Trace, stacks: Sequence[Stack]) -> list[_Release]:
+    """Every release of cached memory, and what was the reason.
+
+    A request that cannot be served releases memory, and then takes some or runs out: all of these events have its call
+    stack. Released by empty_cache they have the stack of that call or, where only those of allocations were recorded,
+    each the one that its segment was made with.
     """
-    kinds, calls, doubtful, event = trace.kinds, list[int](), 0, 0
+    kinds, found, event = trace.kinds, list[_Release](), 0
     while event < len(kinds):
         if kinds[event] not in _RELEASES:
             event += 1
@@ -228,11 +253,9 @@ def _empty_caches(trace: Trace, stacks: Sequence[Stack]) -> tuple[list[int], int
         start = event
         while event < len(kinds) and kinds[event] in _RELEASES:
             event += 1
-        stack = trace.stacks[start]
-        grows = event < len(kinds) and kinds[event] in _GROWTH
-        if stack >= 0 and any(frame.function in _EMPTY_CACHE for frame in stacks[stack]):
-            calls.append(start)
-        elif not grows or stack != trace.stacks[event]:
-            calls.append(start)
-            doubtful += grows and stack >= 0
-    return calls, doubtful
+        told = set(trace.stacks[start:event])
+        named = any(stack >= 0 and _EMPTY_CACHE & {frame.function for frame in stacks[stack]} for stack in told)
+        wanted = event < len(kinds) and kinds[event] in _GROWTH and told == {trace.stacks[event]}
+        by_empty_cache = named or not wanted
+        found.append(_Release(start, by_empty_cache, certain=by_empty_cache or told != {-1}))
+    return found

@@ -1,12 +1,13 @@
 """Bytes to plain values (dict, list, tuple, str, int, ...), never to anything else.
 
-A snapshot is a pickle that may come from anywhere. The unpickler here knows no class, no function, no persistent id, no
-extension and no buffer; without those a pickle is a description of plain values. What remains is size: an unpickler can
-be told to ask for any amount of memory, so it runs under a ceiling.
+A snapshot is a pickle that may come from anywhere. Its opcodes are looked through first (`opcodes`), and the unpickler
+that then runs it knows no class, no function, no persistent id, no extension and no buffer.
 """
 
 from __future__ import annotations
 
+import copyreg
+import gc
 import io
 import json
 import pickle
@@ -14,65 +15,65 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Never
 
-import psutil
+from oombisect.memory.snapshots.errors import SnapshotError, named
+from oombisect.memory.snapshots.opcodes import check_opcodes
 
-try:
-    import resource
-except ImportError:  # not on Windows: there an unpickler can ask for all the memory there is
-    resource = None  # type: ignore[assignment]
-
-
-class SnapshotError(ValueError):
-    """The file is no snapshot that can be read; the message says why, and what to do."""
+_FRAME_KEYS = {"filename", "line", "name"}
 
 
 class _Plain(pickle.Unpickler):
     """Plain values only: whatever names a class or a function is refused before it is looked up."""
 
     def find_class(self, module: str, name: str, /) -> Never:
-        raise SnapshotError(
-            f"it wants to call {module}.{name}: this is no memory snapshot, and nothing of it was run"[:300]
-        )
+        raise SnapshotError("it wants to call something: this is no memory snapshot, and nothing of it was run")
 
     def persistent_load(self, pid: Any, /) -> Never:
         raise SnapshotError("it refers to objects outside the file: this is no memory snapshot")
 
 
-def unpickle(data: bytes, memory: int) -> Any:
+def unpickle(data: bytes) -> Any:
     """The plain value that `data` pickles.
 
-    Args:
-        memory: how much the value may take, bytes (kept where the system can limit a process's memory).
-
     Raises:
-        SnapshotError: it is no pickle, is cut off, holds more than plain values, or needs too much memory.
+        SnapshotError: it is no pickle, is cut off, or holds more than plain values.
     """
+    check_opcodes(data)
+    copyreg.clear_extension_cache()  # what an extension stands for is asked of `find_class`, unless it is cached
     try:
-        with _ceiling(memory):
-            return _Plain(io.BytesIO(data)).load()
-    except SnapshotError:
+        return _Plain(io.BufferedReader(io.BytesIO(data))).load()
+    except (SnapshotError, MemoryError):
         raise
-    except MemoryError:
-        raise SnapshotError(f"it asks for more than {memory >> 20} MiB of memory to be read") from None
-    except RecursionError:
-        raise SnapshotError("it is nested too deeply to be a memory snapshot") from None
     except EOFError:
         raise SnapshotError("it is cut off: copy it again, or dump it again") from None
     except Exception as error:  # noqa: BLE001  # an unpickler that is fed anything can raise anything
-        raise SnapshotError(f"it is no pickle of plain values ({type(error).__name__}: {error})"[:300]) from None
+        raise SnapshotError(
+            f"it is no pickle of a snapshot ({named(error)}); if it is yours, write it with"
+            " torch.cuda.memory._dump_snapshot"
+        ) from None
 
 
-def parse_json(data: bytes, memory: int) -> Any:
-    """The value of a JSON document; arguments and errors as for `unpickle`."""
+def parse_json(data: bytes) -> Any:
+    """The value of a JSON document.
+
+    Raises:
+        SnapshotError: it is none, is cut off, or nested too deeply.
+    """
+    frames: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+    def shared(value: dict[str, Any]) -> dict[str, Any]:
+        """Frames that are equal become one: a pickle shares them, JSON writes them over and over."""
+        if value.keys() != _FRAME_KEYS:
+            return value
+        return frames.setdefault((value["filename"], value["line"], value["name"]), value)
+
     try:
-        with _ceiling(memory):
-            return json.loads(data, parse_constant=_no_constant)
-    except MemoryError:
-        raise SnapshotError(f"it asks for more than {memory >> 20} MiB of memory to be read") from None
+        return json.loads(data, parse_constant=_no_constant, object_hook=shared)
     except RecursionError:
         raise SnapshotError("it is nested too deeply to be a memory snapshot") from None
+    except TypeError:
+        raise SnapshotError("it has frames of call stacks that are none: this is no memory snapshot") from None
     except ValueError as error:
-        raise SnapshotError(f"it is no JSON: {error}"[:300]) from None
+        raise SnapshotError(f"it is no JSON ({named(error)}): copy it again, or write it again") from None
 
 
 def _no_constant(name: str) -> Never:
@@ -80,16 +81,12 @@ def _no_constant(name: str) -> Never:
 
 
 @contextmanager
-def _ceiling(memory: int) -> Iterator[None]:
-    """Let this process grow by at most `memory` bytes of address space; beyond that there is a MemoryError."""
-    if resource is None:
-        yield
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = psutil.Process().memory_info().vms + memory
-    known = [limit for limit in (wanted, soft, hard) if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_AS, (min(known), hard))
+def undisturbed() -> Iterator[None]:
+    """Without garbage collection: millions of new values are none, and looking for it takes longer than reading."""
+    enabled = gc.isenabled()
+    gc.disable()
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        if enabled:
+            gc.enable()

@@ -2,24 +2,24 @@
 
 The events of a trace name the size that was requested, not that of the block. A block that is still there at the end
 has its size in the segments; for one that is freed in the trace it follows from PyTorch's rules: what was requested,
-rounded up to 512 B, and more if the rest of a large block was too small to be cut off (1 MiB or less).
+rounded up, and more if the rest of the block it came from was not cut off (see `SizeRules`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from oombisect.memory.allocator.model import SMALL_SEGMENT, SMALL_SIZE, round_up
+from oombisect.memory.allocator.settings import DEFAULT_LARGE_SEGMENT, UNLIMITED
 from oombisect.memory.requests import InitialBlock
 from oombisect.memory.trace import DEFAULT_POOL, DeviceMemory, EventKind, PoolId, Trace
 
 _ALLOC, _FREE, _FREED = int(EventKind.ALLOC), int(EventKind.FREE_REQUESTED), int(EventKind.FREE_COMPLETED)
 _SEGMENT_ALLOC, _SEGMENT_FREE = int(EventKind.SEGMENT_ALLOC), int(EventKind.SEGMENT_FREE)
 _MAP, _UNMAP = int(EventKind.SEGMENT_MAP), int(EventKind.SEGMENT_UNMAP)
-_SMALL_SEGMENT = 2 << 20
 _KEPT_WHOLE = 1 << 20
-_LEAST_BLOCK = 512
 
 
 class Contradiction(ValueError):
@@ -60,6 +60,34 @@ class State:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class SizeRules:
+    """How large a block is that was asked for, by the allocator's settings; bytes.
+
+    Of a block larger than needed the rest is cut off, but from large ones not if it is `_KEPT_WHOLE` or less, and not
+    at all if what is needed is `max_split` or more. Small blocks and those of expandable segments are always cut.
+    """
+
+    divisions: tuple[int, ...] = ()
+    max_split: int = UNLIMITED
+    large_segment: int = DEFAULT_LARGE_SEGMENT
+
+    def size(self, requested: int, room: int, *, always_cut: bool) -> int:
+        """The size of a block that has `room` bytes until the next one.
+
+        Raises:
+            Contradiction: it needs more.
+        """
+        size = round_up(requested, self.divisions)
+        if size > room:
+            raise Contradiction(f"a block of {requested} bytes has only {room} bytes of room")
+        kept_whole = not always_cut and (room - size <= _KEPT_WHOLE or size >= self.max_split)
+        return room if kept_whole else size
+
+
+DEFAULT_RULES = SizeRules()
+
+
 @dataclass(slots=True)
 class _Live:
     requested: int
@@ -67,7 +95,6 @@ class _Live:
     stack: int
     pending: bool
     size: int | None  # None: not known, the block is freed in the trace
-    pool: int = -1
 
 
 @dataclass(slots=True)
@@ -77,13 +104,19 @@ class _Range:
     address: int
     size: int
     stream: int
-    small: bool
+    small: bool | None  # None: not known, it is unmapped in the trace
     expandable: bool
     pool: PoolId
 
 
-def roll_back(memory: DeviceMemory) -> State:
+def roll_back(
+    memory: DeviceMemory, pools: Sequence[PoolId] = (DEFAULT_POOL,), rules: SizeRules = DEFAULT_RULES
+) -> State:
     """The state before the first event of the trace.
+
+    Args:
+        pools: those that the trace's events name.
+        rules: how large blocks were made.
 
     Raises:
         Contradiction: the segments are not those that the trace leads to.
@@ -98,11 +131,11 @@ def roll_back(memory: DeviceMemory) -> State:
             if block.state != "inactive":
                 pending = block.state == "active_pending_free"
                 live[block.address] = _Live(block.requested, segment.stream, block.stack, pending, block.size)
-    _undo_all(memory.trace, live, ranges)
-    return _state(live, ranges)
+    _undo_all(memory.trace, live, ranges, pools)
+    return _state(live, ranges, rules)
 
 
-def _undo_all(trace: Trace, live: dict[int, _Live], ranges: _Ranges) -> None:
+def _undo_all(trace: Trace, live: dict[int, _Live], ranges: _Ranges, pools: Sequence[PoolId]) -> None:
     kinds, addresses, sizes, streams, stacks = trace.kinds, trace.addresses, trace.sizes, trace.streams, trace.stacks
     for event in range(len(kinds) - 1, -1, -1):
         kind, address = kinds[event], addresses[event]
@@ -121,9 +154,10 @@ def _undo_all(trace: Trace, live: dict[int, _Live], ranges: _Ranges) -> None:
         elif kind in (_SEGMENT_ALLOC, _MAP):
             ranges.remove(address, sizes[event], event)
         elif kind in (_SEGMENT_FREE, _UNMAP):
-            size = sizes[event]
-            small = size == _SMALL_SEGMENT
-            ranges.add(_Range(address, size, streams[event], small, kind == _UNMAP, DEFAULT_POOL))
+            size, pool = sizes[event], trace.pools[event]
+            small = None if kind == _UNMAP else size == SMALL_SEGMENT
+            owner = DEFAULT_POOL if pool < 0 else pools[pool]
+            ranges.add(_Range(address, size, streams[event], small, kind == _UNMAP, owner))
 
 
 class _Ranges:
@@ -146,13 +180,16 @@ class _Ranges:
             raise Contradiction(f"segments overlap at address {new.address}")
         if new.expandable and before and before.expandable and before.address + before.size == new.address:
             before.size += new.size
+            if before.small is None:
+                before.small = new.small
             new = before
         else:
             insort(self._starts, new.address)
             self._of[new.address] = new
         if new.expandable and after and after.expandable and new.address + new.size == after.address:
             new.size += after.size
-            new.small, new.stream, new.pool = after.small, after.stream, after.pool
+            if new.small is None:
+                new.small = after.small
             self._drop(after)
 
     def remove(self, address: int, size: int, event: int) -> None:
@@ -173,7 +210,7 @@ class _Ranges:
         del self._of[old.address]
 
 
-def _state(live: dict[int, _Live], ranges: _Ranges) -> State:
+def _state(live: dict[int, _Live], ranges: _Ranges, rules: SizeRules) -> State:
     addresses = sorted(live)
     blocks: list[KnownBlock] = []
     segments: list[KnownSegment] = []
@@ -181,20 +218,20 @@ def _state(live: dict[int, _Live], ranges: _Ranges) -> State:
     for segment in ranges:
         end = segment.address + segment.size
         first, last = bisect_left(addresses, segment.address), bisect_left(addresses, end)
+        inside = [live[address] for address in addresses[first:last]]
+        small = _is_small(segment, inside, rules) if segment.small is None else segment.small
         pieces: list[InitialBlock] = []
         at = segment.address
-        for index in range(first, last):
-            address, block = addresses[index], live[addresses[index]]
+        for index, block in enumerate(inside, first):
+            address = addresses[index]
             if address < at:
                 raise Contradiction(f"blocks overlap at address {address}")
             if address > at:
                 pieces.append(InitialBlock(at, address - at))
-            following = addresses[index + 1] if index + 1 < last else end
             size = block.size
             if size is None:
-                size = _size(
-                    block.requested, following - address, cut_large=not segment.small and not segment.expandable
-                )
+                room = (addresses[index + 1] if index + 1 < last else end) - address
+                size = rules.size(block.requested, room, always_cut=small or segment.expandable)
                 guessed += 1
             pieces.append(InitialBlock(address, size, len(blocks), block.pending))
             blocks.append(KnownBlock(address, block.requested, block.stream, segment.pool, block.stack, block.pending))
@@ -208,7 +245,7 @@ def _state(live: dict[int, _Live], ranges: _Ranges) -> State:
                 segment.address,
                 segment.size,
                 segment.stream,
-                segment.small,
+                small,
                 segment.expandable,
                 segment.pool,
                 tuple(pieces),
@@ -222,10 +259,8 @@ def _state(live: dict[int, _Live], ranges: _Ranges) -> State:
     return State(tuple(blocks), tuple(segments), notes)
 
 
-def _size(requested: int, room: int, *, cut_large: bool) -> int:
-    """The size of a block that has `room` bytes until the next one, by the rules of rounding and cutting."""
-    size = max(_LEAST_BLOCK, -(-requested // _LEAST_BLOCK) * _LEAST_BLOCK)
-    if size > room:
-        raise Contradiction(f"a block of {requested} bytes has only {room} bytes of room")
-    rest = room - size
-    return room if rest < _LEAST_BLOCK or (cut_large and rest <= _KEPT_WHOLE) else size
+def _is_small(segment: _Range, blocks: Sequence[_Live], rules: SizeRules) -> bool:
+    """Whether a part of an expandable segment is of the small kind, by its blocks or, if it has none, its pages."""
+    if blocks:
+        return round_up(blocks[0].requested, rules.divisions) <= SMALL_SIZE
+    return segment.size % rules.large_segment != 0
