@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from oombisect.demo.commits import Edit, bridge_commits
 from oombisect.demo.repository import DemoRepository, build_demo, find_megatron_core
 from oombisect.demo.truth import truth
 
@@ -102,3 +103,44 @@ def test_show_and_sessions_tell_it_again(report: dict[str, Any], data_home: Path
     shown = json.loads(oombisect(data_home, cache_home, "show", report["session"], "--json").stdout)
     assert shown["report"] == report
     assert len(shown["probes"]) == report["probes"]
+
+
+def test_compare_shows_the_line_that_the_commit_added(
+    report: dict[str, Any], demo: DemoRepository, data_home: Path, cache_home: Path
+) -> None:
+    known = truth(demo)
+    done = oombisect(data_home, cache_home, "compare", report["session"], "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["second"]["point"], told["adjacent"], told["simulated"]) == (known.capacity, True, True)
+    (step,) = [s for s in report["verdict"]["steps"] if s["point"] == known.capacity]
+    assert told["delta_bytes"] == step["delta_bytes"]["allocated"] > 0
+    culprit, *rest = told["stacks"]
+    assert culprit["delta_bytes"] == told["delta_bytes"] and not any(item["delta_bytes"] for item in rest)
+    assert culprit["module"].endswith("training/checkpointing.py WeightStaging.__init__")
+    frame = culprit["second"]["frames"][0]
+    (edit,) = [
+        change
+        for commit in bridge_commits()
+        if commit.slug == "staged-weights"
+        for change in commit.changes
+        if isinstance(change, Edit) and frame["source"] in change.new
+    ]
+    assert frame["source"] not in edit.old and "torch.empty_like" in frame["source"]
+    assert f"+        {frame['source']}" in told["hunks"][frame["hunk"]]["text"].split("\n")
+    for grouping in ("modules", "phases"):
+        assert sum(item["delta_bytes"] for item in told[grouping]) == told["delta_bytes"]
+
+
+def test_compare_of_the_ends_agrees_with_their_readings(
+    report: dict[str, Any], data_home: Path, cache_home: Path
+) -> None:
+    done = oombisect(data_home, cache_home, "compare", "--ends", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    for side, end in (("first", "good"), ("second", "bad")):
+        (rank,) = report[end]["ranks"]
+        assert told[side]["peak_allocated"] == rank["peak_allocated"]
+        assert rank["phases"][told[side]["peak_phase"]]["allocated_peak"] == rank["peak_allocated"]
+    assert sum(item["delta_bytes"] for item in told["stacks"]) == told["delta_bytes"]
+    assert told["delta_bytes"] == report["verdict"]["growth_bytes"]
