@@ -74,17 +74,19 @@ class Recording:
         self.requests.events.append(self.requests.trace_events)
         self.requests.trace_events += 1
 
-    def alloc(self, size: int, stream: int = 0) -> int | None:
+    def alloc(self, size: int, stream: int = 0, *, keep_failed: bool = False) -> int | None:
         block = self.allocator.alloc(size, stream)
-        if block is None:
+        if block is None and not keep_failed:
             return None
         number = len(self.requests.sizes)
         self.requests.sizes.append(size)
         self.requests.streams.append(stream)
         self.requests.pools.append(0)
         self.requests.stacks.append(-1)
-        self.requests.addresses.append(block.address)
+        self.requests.addresses.append(0 if block is None else block.address)
         self._put(Op.ALLOC, number)
+        if block is None:
+            return None
         self.live[number] = block
         return number
 
@@ -106,7 +108,9 @@ class Recording:
         return self.allocator.statistics.memory_stats()
 
 
-def record(settings: Settings, seed: int, count: int = 400, capacity: int | None = None) -> Recording:
+def record(
+    settings: Settings, seed: int, count: int = 400, capacity: int | None = None, *, keep_failed: bool = False
+) -> Recording:
     """A random program; it goes on where memory is short."""
     chance = random.Random(seed)
     run = Recording(settings, capacity)
@@ -126,7 +130,8 @@ def record(settings: Settings, seed: int, count: int = 400, capacity: int | None
             else:
                 run.free(number)
         else:
-            run.alloc(chance.choice((chance.randrange(1, MIB), chance.randrange(1, 90 * MIB))), chance.randrange(2))
+            size = chance.choice((chance.randrange(1, MIB), chance.randrange(1, 90 * MIB)))
+            run.alloc(size, chance.randrange(2), keep_failed=keep_failed)
     return run
 
 
@@ -174,6 +179,24 @@ def test_a_recording_with_a_full_device_is_reproduced(settings: Settings, seed: 
     fidelity = check(run.requests, settings, TORCH_2_14, device_bytes=DEVICE)
     assert fidelity.exact, fidelity.mismatch
     assert fidelity.replay.retries == run.stats()["num_alloc_retries"]
+
+
+@SETTINGS
+@pytest.mark.parametrize("seed", range(3))
+def test_requests_that_failed_when_recorded_fail_again(settings: Settings, seed: int) -> None:
+    run = record(settings, seed, 200, capacity=500 * MIB, keep_failed=True)
+    assert run.stats()["num_ooms"] > 0
+    fidelity = check(run.requests, settings, TORCH_2_14, device_bytes=DEVICE)
+    assert fidelity.exact, fidelity.mismatch
+    assert fidelity.replay.statistics == run.stats()
+
+
+def test_a_request_that_failed_when_recorded_is_served_where_there_is_room() -> None:
+    run = Recording(capacity=100 * MIB)
+    run.alloc(60 * MIB)
+    run.alloc(60 * MIB, keep_failed=True)
+    assert replay(run.requests, DEFAULT, TORCH_2_14, device_bytes=DEVICE).final_allocated == 120 * MIB
+    assert needed(run.requests, DEFAULT, TORCH_2_14, device_bytes=DEVICE) == 120 * MIB
 
 
 def test_other_settings_than_the_recorded_ones_are_noticed() -> None:

@@ -23,6 +23,8 @@ from oombisect.memory.trace import DEFAULT_POOL
 UNBOUNDED: Final = 1 << 62
 RESOLUTION: Final = 2 << 20
 ADDRESSES: Final = 0x1000_0000_0000
+NOWHERE: Final = 0
+"""In place of a recorded address: the request failed when it was recorded."""
 BEFORE: Final = -1
 """In place of an operation's index: the state that the trace begins with did not fit."""
 
@@ -212,7 +214,7 @@ def check(
     mismatch = ""
     try:
         run.begin(as_recorded=True)
-        run.go(True, requests.addresses)
+        run.go(True, device)
         if run.first_oom is not None:
             raise Mismatch(f"{run.first_oom.requested} bytes are refused, and were granted")
         run.reached = len(requests.ops) - 1
@@ -295,11 +297,11 @@ class _Run:
                 if piece.pending:
                     allocator.free(block, pending=True)
 
-    def go(self, stop_at_oom: bool, addresses: Sequence[int] | None = None) -> None:
+    def go(self, stop_at_oom: bool, recorded: RecordedDevice | None = None) -> None:
         """Give the allocator all requests.
 
         Args:
-            addresses: by block number, where it has to be.
+            recorded: the device, if every block has to be where it was recorded.
 
         Raises:
             Mismatch: one is elsewhere.
@@ -311,15 +313,15 @@ class _Run:
         alloc, free, complete = self.allocator.alloc, self.allocator.free, self.allocator.complete
         for index, (op, number) in enumerate(zip(requests.ops, requests.blocks, strict=True)):
             if op == _ALLOC:
-                if addresses is not None:
+                if recorded is not None:
                     self.reached = index
+                    recorded.full = requests.addresses[number] == NOWHERE
                 if (block := alloc(sizes[number], streams[number], pools[number])) is not None:
                     live[number] = block
-                    if addresses is not None and block.address != addresses[number]:
-                        raise Mismatch(
-                            f"{sizes[number]} bytes are allocated at {block.address:#x},"
-                            f" but were at {addresses[number]:#x}"
-                        )
+                    if recorded is not None and block.address != requests.addresses[number]:
+                        raise Mismatch(_elsewhere(sizes[number], block.address, requests.addresses[number]))
+                elif recorded is not None and recorded.full:
+                    continue  # as it was recorded
                 else:
                     if self.first_oom is None:
                         self.first_oom = self._out_of_memory(index, number)
@@ -386,6 +388,12 @@ class _Run:
             statistics=stats.memory_stats(),
             notes=(*self.requests.notes, *self.notes),
         )
+
+
+def _elsewhere(size: int, address: int, recorded: int) -> str:
+    if recorded == NOWHERE:
+        return f"{size} bytes are allocated at {address:#x}, but were refused"
+    return f"{size} bytes are allocated at {address:#x}, but were at {recorded:#x}"
 
 
 def _renumber(column: array[int], numbers: Sequence[int]) -> array[int]:

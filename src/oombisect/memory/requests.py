@@ -59,7 +59,7 @@ class Requests:
     Per operation: `ops` (`Op`), `blocks` (the number of the block it is about) and `events` (its index in the trace).
     Per block, numbered from 0 (those of `initial` first, then in order of their ALLOC): `sizes` (requested), `streams`
     and `pools` (dense indices into `stream_ids` and `pool_ids`), `stacks` (index into the snapshot's, -1: none),
-    `addresses` (what the recorded allocator returned).
+    `addresses` (what the recorded allocator returned; 0: the request failed then).
 
     Per recorded segment event (`EventKind` SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP or SEGMENT_UNMAP), in order:
     `segment_kinds`, `segment_addresses` and `segment_sizes`. `unmatched_frees` counts frees of memory that nothing here

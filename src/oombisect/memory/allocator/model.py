@@ -136,9 +136,16 @@ class CachingAllocator:
         self._pools[number] = Pool(number, graph=graph, split=split)
 
     def release_pool(self, number: int) -> None:
-        """The last graph or MemPool object that used a private pool is gone: its free segments may be released."""
-        if number in self._pools:
-            self._pools[number].released = True
+        """The last graph or MemPool object that used a private pool is gone: its free segments may be released.
+
+        Those of a MemPool are, at once.
+        """
+        pool = self._pools.get(number)
+        if pool is not None:
+            pool.released = True
+            if not pool.graph:
+                self._synchronize(pool)
+                self._release_pool(pool)
 
     # ---- requests ----
 
@@ -420,18 +427,25 @@ class CachingAllocator:
 
     def _release_cached(self) -> None:
         """Wait for the streams, then release every segment that is wholly free; of private pools only released ones."""
-        self.statistics.synchronizations += 1
-        pending, self._pending = self._pending, {}
-        for block in pending:
-            self._free(_renewed(block))
+        self._synchronize(None)
         ordinary = self._pools[0]
         self._release_kind(ordinary.large)
         self._release_kind(ordinary.small)
         for pool in [pool for pool in self._pools.values() if pool.released]:
-            self._release_kind(pool.small)
-            self._release_kind(pool.large)
-            if pool.segments == 0:
-                del self._pools[pool.number]
+            self._release_pool(pool)
+
+    def _synchronize(self, pool: Pool | None) -> None:
+        """Wait for the streams: what waited for them is free; only the blocks of one pool if it is given."""
+        self.statistics.synchronizations += 1
+        for block in [block for block in self._pending if pool is None or block.home.kind.pool is pool]:
+            del self._pending[block]
+            self._free(_renewed(block))
+
+    def _release_pool(self, pool: Pool) -> None:
+        self._release_kind(pool.small)
+        self._release_kind(pool.large)
+        if pool.segments == 0:
+            del self._pools[pool.number]
 
     def _release_kind(self, kind: BlockKind) -> None:
         expandable = []

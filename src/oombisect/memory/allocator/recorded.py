@@ -22,7 +22,8 @@ class RecordedDevice:
     """Plays back recorded segment events.
 
     What failed was not recorded. But the recorded allocator answered a failure by releasing memory: so a request fails
-    here if a release is what was recorded next.
+    here if a release is what was recorded next. `full` says that the next request failed when it was recorded: it gets
+    no segment, and no more pages than it got then.
 
     Args:
         total: the device's memory as CUDA reports it.
@@ -31,13 +32,14 @@ class RecordedDevice:
 
     def __init__(self, total: int, kinds: Sequence[int], addresses: Sequence[int], sizes: Sequence[int]) -> None:
         self.total = total
+        self.full = False
         self.played = 0
         self._kinds, self._addresses, self._sizes = kinds, addresses, sizes
         self._reserved: list[tuple[int, int]] = []
 
     def malloc(self, size: int) -> int | None:
         at = self.played
-        if self._releases_next():
+        if self.full or self._releases_next():
             return None
         if at == len(self._kinds) or self._kinds[at] != _ALLOC or self._sizes[at] != size:
             raise Mismatch(f"a segment of {size} bytes is allocated, {self._recorded()}")
@@ -62,7 +64,7 @@ class RecordedDevice:
         self._reserved = [(start, end) for start, end in self._reserved if start != address]
 
     def map(self, address: int, size: int) -> bool:
-        if self._releases_next():
+        if self._releases_next() or (self.full and self._next() != (_MAP, address, size)):
             return False
         self._expect(_MAP, address, size)
         return True
@@ -85,9 +87,12 @@ class RecordedDevice:
     def _releases_next(self) -> bool:
         return self.played < len(self._kinds) and self._kinds[self.played] in (_FREE, _UNMAP)
 
-    def _expect(self, kind: int, address: int, size: int) -> None:
+    def _next(self) -> tuple[int, int, int] | None:
         at = self.played
-        if at == len(self._kinds) or (self._kinds[at], self._addresses[at], self._sizes[at]) != (kind, address, size):
+        return None if at == len(self._kinds) else (self._kinds[at], self._addresses[at], self._sizes[at])
+
+    def _expect(self, kind: int, address: int, size: int) -> None:
+        if self._next() != (kind, address, size):
             raise Mismatch(f"{size} bytes at {address:#x} are {_WORDS[kind]}, {self._recorded()}")
         self.played += 1
 
