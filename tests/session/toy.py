@@ -21,7 +21,7 @@ MIB = 1 << 20
 RECIPE = "toy_1b_pretrain"
 
 _TOY_PROBE = """#!{python}
-import json, os, sys, time
+import json, os, shutil, sys, time
 from pathlib import Path
 if len(sys.argv) > 1 and sys.argv[1].endswith("worker.py"):
     sys.exit("a toy has no worker: its probes are started one by one")
@@ -40,9 +40,15 @@ if "signal" in told:
     os.kill(os.getpid(), told["signal"])
 if "limited_signal" in told and job["limit_bytes"]:
     os.kill(os.getpid(), told["limited_signal"])
+expandable = "expandable" in json.dumps(job["env"])
+told |= told.get("expandable", {{}}) if expandable else {{}}
+snapshot = None
+if "snapshot" in told:
+    snapshot = "snapshot-0.pickle.gz"
+    shutil.copy(told["snapshot"], out / snapshot)
 allocated, reserved, external = told["allocated"], told["reserved"], told.get("external", 500 << 20)
 needed = told.get("needed", allocated) + external
-if "expandable" in json.dumps(job["env"]):
+if expandable and "expandable" not in told:
     reserved = needed = allocated + external
 oom = None
 outcome = "exact"
@@ -59,6 +65,7 @@ result = dict(
     config_hash=__import__("hashlib").sha256(
         json.dumps(told.get("config", {{"a": 1}}), sort_keys=True, separators=(",", ":")).encode()).hexdigest(),
     versions={{"torch": "toy"}}, imported=[], simulated=True, notes=[], attention_backend="",
+    snapshot=snapshot, trace_hash=told.get("trace"), allocator_settings="expandable" if expandable else "",
 )
 path = out / f"result-{{job['rank']}}.json"
 path.with_suffix(".tmp").write_text(json.dumps(result))

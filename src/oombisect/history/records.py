@@ -122,7 +122,7 @@ class ReplayRecord:
     """What one replay of a rank's allocation history showed. All sizes are bytes of PyTorch's allocator alone.
 
     Args:
-        alloc_conf: the settings it was replayed under, as in PYTORCH_CUDA_ALLOC_CONF.
+        alloc_conf: the settings it was replayed under, as the allocator reported them to the probe.
         model: the rules it was replayed by, and their version.
         limit_bytes: what the allocator could take from the device; None: as much as it asked for.
         survived: it did not run out of memory; where it did, the peaks are those up to there.

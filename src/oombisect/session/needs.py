@@ -101,7 +101,8 @@ def stranded_evidence(measurer: Measurer, candidate: Candidate, rank: int, limit
     if found is None or history is None:
         return None
     needed = measurer.replays.needed(candidate.measured.probe, found)
-    assert needed is not None  # the history is replayed
+    if needed is None:
+        return None
     enforced = limit if limit < needed else needed - RESOLUTION
     told = describe_stranded(history, enforced - found.external)
     return None if told is None else {"limit_bytes": enforced, "enforced": limit < needed, **told}

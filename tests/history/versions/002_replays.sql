@@ -138,7 +138,7 @@ CREATE TABLE replays (
   id INTEGER PRIMARY KEY,
   probe INTEGER NOT NULL,
   rank INTEGER NOT NULL,
-  alloc_conf TEXT NOT NULL, -- settings it was replayed under, as in PYTORCH_CUDA_ALLOC_CONF; empty: PyTorch's defaults
+  alloc_conf TEXT NOT NULL, -- the settings it was replayed under, as the allocator reported them to the probe
   model TEXT NOT NULL, -- the rules: which PyTorch's, and the version of the model
   limit_bytes INTEGER, -- what the allocator could take from the device; NULL: as much as it asked for
   survived INTEGER NOT NULL CHECK (survived IN (0, 1)), -- 0: it ran out of memory
