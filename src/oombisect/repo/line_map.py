@@ -42,6 +42,8 @@ class ProjectAt:
     def load(self, paths: Iterable[str]) -> None:
         """Have the files ready, all at once: a partial clone downloads those it lacks."""
         wanted = [path for path in dict.fromkeys(paths) if path not in self._texts]
+        if not wanted:
+            return
         entries = {path: self._reader.find(f"{self.commit}^{{tree}}", path) for path in wanted}
         blobs = {path: entry.sha for path, entry in entries.items() if entry and entry.mode.startswith("100")}
         contents = dict(zip(blobs, self.mirror.contents(list(blobs.values()))))
