@@ -209,6 +209,11 @@ def test_a_whole_device_is_a_limit_in_older_releases_only() -> None:
     assert make("", TORCH_2_14, fraction=1.0).allowed is None
 
 
+def test_a_fraction_is_rounded_by_newer_releases_and_cut_by_older_ones() -> None:
+    for rules, allowed in ((TORCH_2_9, 513802239), (TORCH_2_14, 513802240)):  # 0.7 * 734003200 is a little less
+        assert make("", rules, fraction=0.7, device=734003200).allowed == allowed
+
+
 def test_garbage_collection_frees_the_oldest_first_and_only_with_a_fraction() -> None:
     for fraction, collected in ((0.5, True), (None, False)):
         allocator = make("garbage_collection_threshold:0.5", fraction=fraction)

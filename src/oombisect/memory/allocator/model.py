@@ -16,6 +16,7 @@ Otherwise it is out of memory. A block larger than its request is split; a freed
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Final
@@ -117,8 +118,10 @@ class CachingAllocator:
 
     def set_fraction(self, fraction: float) -> None:
         """torch.cuda.set_per_process_memory_fraction: cap what is reserved at a fraction of the device's memory."""
+        share = fraction * self.device.total
+        whole = math.floor(share + 0.5) if self.rules.fraction_is_rounded else int(share)
         limited = fraction < 1 or self.rules.whole_device_is_a_limit
-        self.allowed = int(fraction * self.device.total) if limited else None
+        self.allowed = whole if limited else None
         self._update_collection()
 
     def _update_collection(self) -> None:

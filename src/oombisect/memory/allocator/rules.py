@@ -25,6 +25,7 @@ class Rules:
             segment; otherwise they must be larger.
         greater_overwrites_last: in a list of `roundup_power2_divisions`, `>` also replaces the last boundary's value.
         whole_device_is_a_limit: a memory fraction of 1 is a limit too, so that garbage collection is on.
+        fraction_is_rounded: a memory fraction of the device is rounded to the nearest byte, otherwise down.
         private_pools_release: an allocation in a MemPool, outside of graph capture, may release cached memory.
         reason: why these rules were chosen, for people.
     """
@@ -36,6 +37,7 @@ class Rules:
     split_limit_may_equal_segment: bool
     greater_overwrites_last: bool
     whole_device_is_a_limit: bool
+    fraction_is_rounded: bool
     private_pools_release: bool
     reason: str = ""
 
@@ -48,6 +50,7 @@ TORCH_2_9 = Rules(
     split_limit_may_equal_segment=False,
     greater_overwrites_last=True,
     whole_device_is_a_limit=True,
+    fraction_is_rounded=False,
     private_pools_release=False,
 )
 TORCH_2_14 = Rules(
@@ -58,6 +61,7 @@ TORCH_2_14 = Rules(
     split_limit_may_equal_segment=True,
     greater_overwrites_last=False,
     whole_device_is_a_limit=False,
+    fraction_is_rounded=True,
     private_pools_release=True,
 )
 NEWEST = TORCH_2_14
