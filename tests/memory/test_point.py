@@ -32,7 +32,7 @@ def test_less_allocated_that_still_does_not_fit_is_fragmentation():
     point = memory(70, 85, fits=False, needed_capacity=83 * GIB, needed_capacity_expandable=72 * GIB)
     found = classify_point(point, LIMIT)
     assert found.kind == "fragmentation"
-    assert found.evidence["stranded"] == 12 * GIB
+    assert found.evidence["stranded_bytes"] == 12 * GIB
     assert found.evidence["needed_capacity_expandable"] == 72 * GIB
 
 

@@ -40,7 +40,7 @@ def classify_point(point: PointMemory, limit: int, *, complete: bool = True) -> 
     }
     if point.needed_capacity is not None:
         evidence["needed_capacity"] = point.needed_capacity
-        evidence["stranded"] = max(0, point.needed_capacity - point.floor)
+        evidence["stranded_bytes"] = max(0, point.needed_capacity - point.floor)
     if point.needed_capacity_expandable is not None:
         evidence["needed_capacity_expandable"] = point.needed_capacity_expandable
     if point.fits_expandable is not None:

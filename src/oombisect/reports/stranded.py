@@ -19,7 +19,7 @@ def failure_lines(failure: Mapping[str, Any], label: str) -> list[str]:
     """The request that fails and what is stranded then; `failure` is `describe_stranded`'s, `label` follows sizes."""
     asked = format_bytes(failure["requested_bytes"])
     lines = [
-        f"first out-of-memory error at event {failure['event']:,}: {asked} asked for"
+        f"first out-of-memory error at event {failure['event']:,}{_phase(failure)}: {asked} asked for"
         f" (a segment of {format_bytes(failure['segment_bytes'])}) with {format_bytes(failure['allocated_bytes'])}"
         f" allocated of {format_bytes(failure['reserved_bytes'])} reserved{label}"
     ]
@@ -36,3 +36,7 @@ def failure_lines(failure: Mapping[str, Any], label: str) -> list[str]:
         )
         lines += [f"    {printable(frame)}" for frame in holder["stack"][1:3]]
     return lines
+
+
+def _phase(failure: Mapping[str, Any]) -> str:
+    return f" in {failure['phase']}" if failure.get("phase") else ""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oombisect.memory.capacity import NeededCapacity
+from oombisect.memory.live_sets import Phases
 from oombisect.memory.replay import RESOLUTION
 from oombisect.memory.stranded import Stranded, stranded
 from oombisect.probing.workload import PLAIN, Variation
@@ -104,18 +105,22 @@ def stranded_evidence(measurer: Measurer, candidate: Candidate, rank: int, limit
     if needed is None:
         return None
     enforced = limit if limit < needed else needed - RESOLUTION
-    told = describe_stranded(history, enforced - found.external)
+    told = describe_stranded(history, enforced - found.external, found)
     return None if told is None else {"limit_bytes": enforced, "enforced": limit < needed, **told}
 
 
-def describe_stranded(history: History, limit: int) -> dict[str, Any] | None:
-    """The first request that fails under `limit` bytes of the allocator alone, and who holds what it could not get."""
+def describe_stranded(history: History, limit: int, rank: RankReading | None) -> dict[str, Any] | None:
+    """The first request that fails under `limit` bytes of the allocator alone, and who holds what it could not get.
+
+    `rank`: what the recorded rank read; None: not known, nor are its phases.
+    """
     oom = history.replay(limit).first_oom
     if oom is None:
         return None
     held = stranded(oom.segments, history.requests, stream=oom.stream, pool=oom.pool, small=oom.small)
     return {
         "event": oom.event,
+        "phase": _phase(history, oom.block, rank),
         "requested_bytes": oom.requested,
         "segment_bytes": oom.segment,
         "allocated_bytes": oom.allocated,
@@ -123,6 +128,13 @@ def describe_stranded(history: History, limit: int) -> dict[str, Any] | None:
         "requested_by": history.frames(history.requests.stacks[oom.block]) if oom.block >= 0 else [],
         **_stranded_json(history, held),
     }
+
+
+def _phase(history: History, block: int, rank: RankReading | None) -> str | None:
+    """The phase that allocates a block of a history; None where that is not known."""
+    if rank is None or not rank.phases or history.requests.initial or block < 0:
+        return None
+    return Phases(rank.phases).name(block)
 
 
 def _stranded_json(history: History, held: Stranded) -> dict[str, Any]:

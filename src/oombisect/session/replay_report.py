@@ -167,7 +167,7 @@ def replay_snapshot(
                 history.requests, [conf], history.settings, history.rules,
                 device_bytes=history.device_bytes, limit=allowed,
             )  # fmt: skip
-        failure = None if allowed is None or rows[0].fits else describe_stranded(history, allowed)
+        failure = None if allowed is None or rows[0].fits else describe_stranded(history, allowed, rank)
     except SnapshotError as error:
         raise OombisectError(f"{located.label}: {error}", "See docs/snapshots.md for what can be read.") from error
     except (CannotReplay, ReplayError) as error:
