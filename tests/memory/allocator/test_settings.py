@@ -114,6 +114,15 @@ def test_new_settings_reset_only_some_of_the_old() -> None:
         Settings.parse("max_split_size_mb:32", TORCH_2_14, first)
 
 
+def test_what_oversize_blocks_may_waste_is_reset_by_newer_releases() -> None:
+    for rules, kept in ((TORCH_2_9, 100), (TORCH_2_14, 20)):
+        first = Settings.parse("max_split_size_mb:200,max_non_split_rounding_mb:100", rules)
+        assert first.non_split_rounding == 100 * MIB
+        assert Settings.parse("max_split_size_mb:200", rules, first).non_split_rounding == kept * MIB
+    larger = Settings.parse("max_split_size_mb:200,large_segment_size_mb:50", TORCH_2_14)
+    assert larger.non_split_rounding == 50 * MIB
+
+
 def test_of_a_snapshot() -> None:
     divisions = {str(1 << power): 0 for power in range(16)}
     written: dict[str, object] = {

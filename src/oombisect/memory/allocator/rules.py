@@ -23,6 +23,7 @@ class Rules:
         memory_fraction_setting: there is a setting `per_process_memory_fraction`.
         split_limit_may_equal_segment: `max_split_size_mb` and `max_non_split_rounding_mb` may be as small as a large
             segment; otherwise they must be larger.
+        split_rounding_is_reset: setting something else resets `max_non_split_rounding_mb`.
         greater_overwrites_last: in a list of `roundup_power2_divisions`, `>` also replaces the last boundary's value.
         whole_device_is_a_limit: a memory fraction of 1 is a limit too, so that garbage collection is on.
         fraction_is_rounded: a memory fraction of the device is rounded to the nearest byte, otherwise down.
@@ -35,6 +36,7 @@ class Rules:
     large_segment_setting: bool
     memory_fraction_setting: bool
     split_limit_may_equal_segment: bool
+    split_rounding_is_reset: bool
     greater_overwrites_last: bool
     whole_device_is_a_limit: bool
     fraction_is_rounded: bool
@@ -48,6 +50,7 @@ TORCH_2_9 = Rules(
     large_segment_setting=False,
     memory_fraction_setting=False,
     split_limit_may_equal_segment=False,
+    split_rounding_is_reset=False,
     greater_overwrites_last=True,
     whole_device_is_a_limit=True,
     fraction_is_rounded=False,
@@ -59,6 +62,7 @@ TORCH_2_14 = Rules(
     large_segment_setting=True,
     memory_fraction_setting=True,
     split_limit_may_equal_segment=True,
+    split_rounding_is_reset=True,
     greater_overwrites_last=False,
     whole_device_is_a_limit=False,
     fraction_is_rounded=True,

@@ -66,7 +66,8 @@ class Settings:
 
         Args:
             before: the settings in force until now. Setting new ones resets max_split_size, roundup_power2_divisions
-                and garbage_collection_threshold; what else the text does not mention stays as it was.
+                and garbage_collection_threshold, newer releases also max_non_split_rounding; what else the text does not
+                mention stays as it was.
 
         Raises:
             SettingsError: a key is unknown to this release, or a value is not allowed.
@@ -74,7 +75,7 @@ class Settings:
         old = before or cls()
         settings = cls(
             expandable_segments=old.expandable_segments,
-            max_non_split_rounding=old.max_non_split_rounding,
+            max_non_split_rounding=None if rules.split_rounding_is_reset else old.max_non_split_rounding,
             large_segment_size=old.large_segment_size,
             memory_fraction=old.memory_fraction,
             text=text,
