@@ -30,7 +30,8 @@ def render_replay(report: ReplayReport, console: Console) -> None:
         line(
             f"  limit {format_bytes(report.limit)}, of which {format_bytes(report.external)} lie outside PyTorch{label}"
         )
-    console.print(_table(report, label))
+    line(f"  computed by replay{label}; needed capacity is the smallest device it survives on", "dim")
+    console.print(_table(report))
     if report.failure is not None:
         for text in failure_lines(report.failure, label):
             line(f"  {text}")
@@ -47,9 +48,8 @@ def fidelity(report: ReplayReport) -> str:
     return f"the model does not reproduce what was recorded, take the sizes for estimates: {printable(told.mismatch)}"
 
 
-def _table(report: ReplayReport, label: str) -> Table:
-    title = Text(f"computed by replay{label}; needed capacity: the smallest device it survives on", style="dim")
-    table = Table(box=None, header_style="dim", show_edge=False, title=title, title_justify="left")
+def _table(report: ReplayReport) -> Table:
+    table = Table(box=None, header_style="dim", show_edge=False)
     for name in _COLUMNS:
         table.add_column(
             name, justify="right" if name not in ("settings", "fits") else "left", no_wrap=name != "settings"
