@@ -7,9 +7,9 @@ for the next. Knows nothing of oombisect.
 The first line says which torch this is, and the names of the counters. An answer: `streams` (the cudaStream_t of each),
 `before` (how many blocks of 8 bytes torch itself took on stream 0 before the program began), `events` and `segments`. The
 first event is the state before the program, then there is one per operation: [address or 0 (out of memory) or -1
-(nothing was asked for), index of a counter, its new value, index, its new value, ...]. If frees may wait, `completed` has
-for each allocation the numbers of the blocks that became free since the one before it, in order. `error`: the
-program ended early, because PyTorch met an internal error.
+(nothing was asked for), index of a counter, its new value, index, its new value, ...]. If frees may wait, `completed`
+has the blocks in the order in which their memory became free. `error`: the program ended early, because PyTorch met an
+internal error or crashed (then no events are told).
 """
 
 import ctypes
@@ -149,33 +149,28 @@ def segments():
             segment["address"], segment["total_size"], segment["stream"], segment["segment_type"] == "small",
             segment["is_expandable"], [[block["address"], block["size"], block["state"]] for block in segment["blocks"]],
         ]
-        for segment in sorted(torch._C._cuda_memorySnapshot((0, 0))["segments"], key=lambda each: each["address"])
+        for segment in sorted(torch._C._cuda_memorySnapshot(None)["segments"], key=lambda each: each["address"])
     ]  # fmt: skip
 
 
-def completions(addresses):
-    """Per allocation, which blocks became free since the one before it, other than at once when they were freed."""
-    live, waiting, now, result = {}, {}, [], []
-    numbers = iter(addresses)
-    last = None
-    for entry in torch._C._cuda_memorySnapshot((0, 0))["device_traces"][0]:
+def completions(asked):
+    """The blocks in the order in which their memory became free."""
+    live, waiting, result = {}, {}, []
+    numbers = iter(asked)
+    for entry in torch._C._cuda_memorySnapshot(None)["device_traces"][0]:
         action, address = entry["action"], entry.get("addr")
         if action == "alloc":
-            number = next(numbers)
-            live[address] = number
-        if action in ("alloc", "oom"):
-            if action == "oom":
-                next(numbers)
-            result.append(now)
-            now = []
+            live[address] = next(numbers)
+        elif action == "oom":
+            next(numbers)
         elif action == "free_requested":
             waiting[address] = live.pop(address)
         elif action == "free_completed":
-            number = waiting.pop(address)
-            if last != ("free_requested", address):
-                now.append(number)
-        last = (action, address)
+            result.append(waiting.pop(address))
     return result
+
+
+kept = []  # a child ends without taking its blocks and pools down
 
 
 def answer(program):
@@ -183,6 +178,7 @@ def answer(program):
     os.environ["OOMBISECT_VGPU_LIMIT_BYTES"] = str(program["capacity"])
     os.environ["OOMBISECT_VGPU_CONTEXT_BYTES"] = "0"
     runner = Runner(program)
+    kept.append(runner)
     values = counters()
     first = [-1] + [each for pair in enumerate(values) if pair[1] for each in pair]
     events, asked = [first], []
@@ -221,7 +217,10 @@ def main():
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
             os._exit(0)
-        if os.waitpid(child, 0)[1] != 0:
+        status = os.waitpid(child, 0)[1]
+        if os.WIFSIGNALED(status):  # PyTorch itself crashed
+            print(json.dumps({"error": f"signal {os.WTERMSIG(status)}", "streams": [], "events": []}), flush=True)
+        elif status != 0:
             sys.exit(f"the program of seed {json.loads(line)['seed']} failed")
 
 

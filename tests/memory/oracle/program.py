@@ -78,6 +78,13 @@ class Program:
         """For the driver."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
+    @property
+    def may_break_pytorch(self) -> bool:
+        """It meets a fault of PyTorch: expandable segments of private pools are miscounted, and released too often."""
+        texts = [self.settings, *(operation[1] for operation in self.operations if operation[0] == "settings")]
+        drops = any(operation[0] == "drop" for operation in self.operations)
+        return drops and any("expandable_segments:True" in text for text in texts)
+
     def with_operations(self, operations: list[Operation]) -> Program:
         """The same with other operations, without those that make no sense there."""
         return replace(self, operations=sensible(operations))
@@ -112,7 +119,7 @@ def sensible(operations: list[Operation]) -> list[Operation]:
                 continue
             inside = first
         elif name == "leave":
-            if inside is None:
+            if inside is None or first != inside:
                 continue
             inside = None
         elif name == "capture":
@@ -121,7 +128,7 @@ def sensible(operations: list[Operation]) -> list[Operation]:
             capture = (arguments[0], arguments[1])
             pools.add(arguments[0])
         elif name == "captured":
-            if capture is None:
+            if capture is None or tuple(arguments) != capture:
                 continue
             capture = None
         elif name == "drop":
@@ -191,8 +198,8 @@ class _Maker:
             if chance.random() < 0.15:
                 style = chance.choice([self._training, self._random, self._stack, self._queue])
             style()
-        self._leave()
         self._incidents()
+        self._leave()
         if chance.random() < 0.5:
             while self.live and chance.random() < 0.98:
                 self._free(chance.randrange(len(self.live)))

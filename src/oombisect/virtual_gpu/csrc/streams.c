@@ -281,30 +281,14 @@ cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority)
     return cudaSuccess;
 }
 
-static VgpuTable unfinished; /* event -> its number, in order of recording; only while events are held */
-static u64 recorded, finished; /* events numbered up to `finished` have completed */
-static int holding; /* read without the lock as a fast path */
-
-void oombisect_vgpu_finish_events(void)
-{
-    pthread_mutex_lock(&mutex);
-    finished = recorded;
-    pthread_mutex_unlock(&mutex);
-}
-
 /* To wait for a stream while it is captured is an error on a real device too. */
 static cudaError_t wait_for(cudaStream_t stream)
 {
     vgpu_use_context();
-    oombisect_vgpu_finish_events();
     return is_capturing(stream) ? vgpu_fail(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return wait_for(stream); }
-cudaError_t cudaStreamQuery(cudaStream_t stream)
-{
-    vgpu_use_context();
-    return is_capturing(stream) ? vgpu_fail(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
-}
+cudaError_t cudaStreamQuery(cudaStream_t stream) { return wait_for(stream); }
 
 CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags)
 {
@@ -329,6 +313,17 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void 
 
 /* ---- events ---- */
 
+static VgpuTable unfinished; /* event -> its number, in order of recording; only while events are held */
+static u64 recorded, finished; /* events numbered up to `finished` have completed */
+static int holding; /* read without the lock as a fast path */
+
+void oombisect_vgpu_finish_events(void)
+{
+    pthread_mutex_lock(&mutex);
+    finished = recorded;
+    pthread_mutex_unlock(&mutex);
+}
+
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags)
 {
     (void)flags;
@@ -347,7 +342,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
     return cudaSuccess;
 }
 
-/* For tests, through ctypes: events recorded from now on do not complete, until oombisect_vgpu_finish_events or a wait for them. */
+/* For tests, through ctypes: events recorded from now on do not complete until oombisect_vgpu_finish_events, or until one
+ * of them is waited for. */
 void oombisect_vgpu_hold_events(int hold)
 {
     if (!hold) oombisect_vgpu_finish_events();

@@ -117,7 +117,6 @@ LOCAL bool vgpu_host_unregister(void *pointer);
 
 /* A piece of work was put on a stream. True: the stream is being captured, so it is a node of a graph and not done now. */
 LOCAL bool vgpu_stream_node(const void *stream);
-void oombisect_vgpu_finish_events(void); /* exported: all events recorded so far have completed */
 LOCAL void vgpu_device_work(const void *stream); /* work that may write anywhere: a launch or a library call */
 
 #endif
