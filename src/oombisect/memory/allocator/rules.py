@@ -27,9 +27,6 @@ class Rules:
         greater_overwrites_last: in a list of `roundup_power2_divisions`, `>` also replaces the last boundary's value.
         whole_device_is_a_limit: a memory fraction of 1 is a limit too, so that garbage collection is on.
         fraction_is_rounded: a memory fraction of the device is rounded to the nearest byte, otherwise down.
-        fraction_is_rounded: the bytes that a memory fraction allows are rounded to the nearest, otherwise down.
-        new_settings_reset_rounding: new settings that do not set `max_non_split_rounding_mb` put its default in force,
-            otherwise its old value stays.
         private_pools_release: an allocation in a MemPool, outside of graph capture, may release cached memory.
         reason: why these rules were chosen, for people.
     """
@@ -42,8 +39,6 @@ class Rules:
     split_rounding_is_reset: bool
     greater_overwrites_last: bool
     whole_device_is_a_limit: bool
-    fraction_is_rounded: bool
-    new_settings_reset_rounding: bool
     fraction_is_rounded: bool
     private_pools_release: bool
     reason: str = ""
@@ -59,8 +54,6 @@ TORCH_2_9 = Rules(
     greater_overwrites_last=True,
     whole_device_is_a_limit=True,
     fraction_is_rounded=False,
-    new_settings_reset_rounding=False,
-    fraction_is_rounded=False,
     private_pools_release=False,
 )
 TORCH_2_14 = Rules(
@@ -72,8 +65,6 @@ TORCH_2_14 = Rules(
     split_rounding_is_reset=True,
     greater_overwrites_last=False,
     whole_device_is_a_limit=False,
-    fraction_is_rounded=True,
-    new_settings_reset_rounding=True,
     fraction_is_rounded=True,
     private_pools_release=True,
 )
