@@ -66,8 +66,8 @@ class Settings:
 
         Args:
             before: the settings in force until now. Setting new ones resets max_split_size, roundup_power2_divisions
-                and garbage_collection_threshold, newer releases also max_non_split_rounding; what else the text does not
-                mention stays as it was.
+                and garbage_collection_threshold, in newer releases max_non_split_rounding too; what else the text does
+                not mention stays as it was.
 
         Raises:
             SettingsError: a key is unknown to this release, or a value is not allowed.
