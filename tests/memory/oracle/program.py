@@ -58,13 +58,18 @@ LARGE_SEGMENT_SETTINGS = (
     "per_process_memory_fraction:0.9,garbage_collection_threshold:0.5,expandable_segments:True",
 )
 """Settings that older releases lack."""
+CHANGES = ("expandable_segments:False", "expandable_segments:False,max_split_size_mb:128")
+"""Settings that only make sense as a change."""
 
 BORDERS = (MIB, 2 * MIB, 10 * MIB, 12 * MIB, 20 * MIB, 21 * MIB, 32 * MIB, 64 * MIB, 100 * MIB, 200 * MIB, 512 * MIB)
 
 
 @dataclass(frozen=True)
 class Program:
-    """One program; sizes are bytes. `capacity` is what the device really has, `total` what it says it has."""
+    """One program; sizes are bytes. `capacity` is what the device really has, `total` what it says it has.
+
+    `newer`: it uses what came after torch 2.9.
+    """
 
     seed: int
     settings: str
@@ -72,6 +77,7 @@ class Program:
     capacity: int
     streams: int
     operations: list[Operation]
+    newer: bool = False
 
     @property
     def line(self) -> str:
@@ -87,10 +93,10 @@ class Program:
 
     def with_operations(self, operations: list[Operation]) -> Program:
         """The same with other operations, without those that make no sense there."""
-        return replace(self, operations=sensible(operations))
+        return replace(self, operations=sensible(operations, newer=self.newer))
 
 
-def sensible(operations: list[Operation]) -> list[Operation]:
+def sensible(operations: list[Operation], *, newer: bool) -> list[Operation]:
     """Leave out operations that cannot be done (because others were left out), and tell each request its pool."""
     live: set[int] = set()
     pools: set[int] = set()
@@ -135,7 +141,7 @@ def sensible(operations: list[Operation]) -> list[Operation]:
             if not idle or first not in pools:
                 continue
             pools.remove(arguments[0])
-        elif name == "empty" and not idle:
+        elif name == "empty" and (capture is not None or (inside is not None and not newer)):
             continue
         kept.append(operation)
     return kept
@@ -176,7 +182,7 @@ class _Maker:
         chance = self.random
         settings = self.choices[self.seed % len(self.choices)]
         self.capacity = chance.choice(
-            [200 * MIB, 700 * MIB, 3 * GB, 6 * GB, 6 * GB, 24 * GB, 24 * GB, 80 * GB, 81_559 * MIB]
+            [200 * MIB, 700 * MIB, 1000 * MIB, 3 * GB, 6 * GB, 6 * GB, 24 * GB, 24 * GB, 80 * GB, 81_559 * MIB]
         )
         self.split_limit = split_limit(settings)
         total = self.capacity + chance.choice([0, 0, 1, 12_345_678, self.capacity // 16])
@@ -204,7 +210,7 @@ class _Maker:
             while self.live and chance.random() < 0.98:
                 self._free(chance.randrange(len(self.live)))
             self.operations.append(["empty"])
-        return Program(self.seed, settings, total, self.capacity, self.streams, sensible(self.operations))
+        return Program(self.seed, settings, total, self.capacity, self.streams, sensible(self.operations, newer=self.newer), self.newer)
 
     # ---- sizes ----
 
@@ -276,6 +282,8 @@ class _Maker:
 
     def _random(self) -> None:
         for _ in range(self.random.randint(5, 30)):
+            if self.inside and self.newer and self.random.random() < 0.02:
+                self.operations.append(["empty"])
             if self.live and self.random.random() < 0.48:
                 self._free(self.random.randrange(len(self.live)))
             else:
@@ -301,7 +309,7 @@ class _Maker:
             done.append(["empty"])
         if self.changes and chance.random() < 0.15:
             # PyTorch frees split blocks, and so fails, if the size from which none is split is lowered in the middle.
-            text = chance.choice([text for text in self.choices if split_limit(text) >= self.split_limit])
+            text = chance.choice([text for text in self.choices + CHANGES if split_limit(text) >= self.split_limit])
             self.split_limit = split_limit(text)
             if self.newer and "max_" in text and "large" not in text:
                 text = f"large_segment_size_mb:20,{text}"  # a larger one that is still in force would refuse the rest
@@ -324,7 +332,7 @@ class _Maker:
             number = self.made * 2 + (self.captures and chance.random() < 0.7)
             self.pools.append(number)
             if number % 2 == 0:
-                self.operations.append(["pool", number, True])
+                self.operations.append(["pool", number, not self.newer or chance.random() < 0.7])
         if number % 2:  # odd ones are those of graphs
             self.capture, self.capture_stream = number, chance.randrange(1, self.streams)
             self.operations.append(["capture", number, self.capture_stream])
