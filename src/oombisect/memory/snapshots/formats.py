@@ -7,6 +7,7 @@ what it walks, and looks at shared lists once: values that refer to themselves e
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Mapping
 from typing import Any
@@ -31,6 +32,7 @@ _MOST_DEVICES = 1024
 _MOST_TEXT = 4096
 _MOST_FRAMES = 1000
 _MOST_UNKNOWN = 100
+_MOST_SETTINGS = 256
 _MOST_LINES = 1 << 31
 _HIGHEST = (1 << 64) - 1
 _UNNAMED = "it does not look like torch.cuda.memory._snapshot()"
@@ -83,6 +85,7 @@ class _Reader:
         segments: dict[int, list[Segment]] = {}
         for number, raw in enumerate(_list(plain.get("segments", []), "segments")):
             self.place = f"segment {number}"
+            self._count_block()  # segments without blocks are not for free
             device = _whole(raw.get("device", 0), _MOST_DEVICES)
             segments.setdefault(device, []).append(self._segment(raw))
         traces = []
@@ -114,6 +117,8 @@ class _Reader:
         if raw is None:
             return {}
         kept: dict[str, object] = {}
+        if len(raw) > _MOST_SETTINGS:
+            raise SnapshotError(f"it has more than {_MOST_SETTINGS} settings")
         for name, value in raw.items():
             if isinstance(value, dict):
                 kept[_text(name)] = {_text(key): _scalar(item) for key, item in list(value.items())[:64]}
@@ -126,9 +131,7 @@ class _Reader:
         blocks = []
         following = address
         for block in _list(raw["blocks"], "its blocks"):
-            self.blocks_left -= 1
-            if self.blocks_left < 0:
-                raise SnapshotError("it has more blocks than a snapshot may have")
+            self._count_block()
             blocks.append(self._block(block, following))
             following = blocks[-1].address + blocks[-1].size
         pool = self._pool(raw.get("segment_pool_id"))
@@ -144,6 +147,11 @@ class _Reader:
             bool(raw.get("is_expandable", False)),
             DEFAULT_POOL if pool < 0 else self.pools[pool],
         )
+
+    def _count_block(self) -> None:
+        self.blocks_left -= 1
+        if self.blocks_left < 0:
+            raise SnapshotError("it has more segments and blocks than a snapshot of its size may have")
 
     def _block(self, raw: Any, address: int) -> Block:
         size, state = _whole(raw["size"]), raw["state"]
@@ -167,15 +175,15 @@ class _Reader:
         # One column at a time: most of the time that reading takes is spent here.
         self.place = f"an address of device {device}"
         # PyTorch tells what is free on the device in place of an address.
-        trace.addresses = array(
+        trace.addresses = _column(
             "Q", [event["addr"] if event["action"] != "oom" else event.get("device_free", 0) for event in known]
         )
         self.place = f"a size of device {device}"
-        trace.sizes = array("Q", [event["size"] for event in known])
+        trace.sizes = _column("Q", [event["size"] for event in known])
         self.place = f"a stream of device {device}"
-        trace.streams = array("Q", [event.get("stream", 0) for event in known])
+        trace.streams = _column("Q", [event.get("stream", 0) for event in known])
         self.place = f"a time of device {device}"
-        trace.times = array("q", [event.get("time_us", 0) for event in known])
+        trace.times = _column("q", [event.get("time_us", 0) for event in known])
         self.place = f"a stack of device {device}"
         stack = self._stack
         trace.stacks = array("i", [stack(event.get("frames")) for event in known])
@@ -242,10 +250,10 @@ class _Reader:
         return frame
 
     def _name(self, value: Any) -> str:
-        """A text, cut: the same one for all frames that have it."""
+        """A text, cut and fit for a terminal: the same one for all frames that have it."""
         text = self._names.get(_string(value))
         if text is None:
-            text = self._names[value] = value[:_MOST_TEXT]
+            text = self._names[value] = shown(value, _MOST_TEXT)
         return text
 
 
@@ -253,6 +261,15 @@ def _list(value: Any, what: str) -> list[Any]:
     if not isinstance(value, list):
         raise SnapshotError(f"{_UNNAMED}: {what} is a {type(value).__name__}, not a list")
     return value
+
+
+def _column(code: str, values: list[Any]) -> array[int]:
+    """Whole numbers, none below zero. (An array would take True for 1.)"""
+    if set(map(type, values)) - {int}:
+        raise TypeError("it is no whole number")
+    if values and min(values) < 0:
+        raise OverflowError("it is below zero")
+    return array(code, values)
 
 
 def _whole(value: Any, most: int = _HIGHEST) -> int:
@@ -273,7 +290,7 @@ def _text(value: Any) -> str:
 
 def _scalar(value: Any) -> object:
     if isinstance(value, str):
-        return value[:_MOST_TEXT]
-    if value is None or isinstance(value, (bool, int, float)):
+        return shown(value, _MOST_TEXT)
+    if value is None or (isinstance(value, (bool, int, float)) and math.isfinite(value)):
         return value
     raise TypeError(f"a {type(value).__name__} is no setting")
