@@ -17,7 +17,8 @@ _SEGMENT_KINDS = frozenset(
     map(int, (EventKind.SEGMENT_ALLOC, EventKind.SEGMENT_FREE, EventKind.SEGMENT_MAP, EventKind.SEGMENT_UNMAP))
 )
 _RELEASES = frozenset(map(int, (EventKind.SEGMENT_FREE, EventKind.SEGMENT_UNMAP)))
-_GROWTH = frozenset(map(int, (EventKind.SEGMENT_ALLOC, EventKind.SEGMENT_MAP, EventKind.OOM)))
+_GROWTH = frozenset(map(int, (EventKind.SEGMENT_ALLOC, EventKind.SEGMENT_MAP)))
+_OOM = int(EventKind.OOM)
 _EMPTY_CACHE = frozenset({"empty_cache", "emptyCache"})
 
 
@@ -124,6 +125,7 @@ class _Pairing:
         pools = _pools(memory, snapshot, notes)
         streams = _Dense([block.stream for block in known], [trace.streams[event] for event in self.allocations])
         owners = _Dense([block.pool for block in known], [pools[event] for event in self.allocations], DEFAULT_POOL)
+        initial = tuple(self._initial(streams, owners))  # which may name more of both
         segments = [event for event, kind in enumerate(trace.kinds) if kind in _SEGMENT_KINDS]
         _insert_empty_caches(self, snapshot.stacks, notes)
         if self.unmatched:
@@ -146,7 +148,7 @@ class _Pairing:
             + array("Q", [trace.addresses[event] for event in self.allocations]),
             stream_ids=streams.values or (0,),
             pool_ids=owners.values or (DEFAULT_POOL,),
-            initial=tuple(self._initial(streams, owners)),
+            initial=initial,
             segment_kinds=bytearray(trace.kinds[event] for event in segments),
             segment_addresses=array("Q", [trace.addresses[event] for event in segments]),
             segment_sizes=array("Q", [trace.sizes[event] for event in segments]),
@@ -211,17 +213,17 @@ def _pools(memory: DeviceMemory, snapshot: Snapshot, notes: list[str]) -> Sequen
 
 
 def _insert_empty_caches(paired: _Pairing, stacks: Sequence[Stack], notes: list[str]) -> None:
-    """Add an EMPTY_CACHE where segments were given back and no request was the reason."""
+    """Add an EMPTY_CACHE where segments were given back and no request that is told was the reason."""
     releases = _releases(paired.trace, stacks)
-    calls = [release for release in releases if release.by_empty_cache]
+    calls = [release for release in releases if release.by_empty_cache or release.in_vain]
     events = paired.events
     for call in reversed(calls):  # from the end: earlier places stay where they are
         at = bisect_right(events, call.event)
         paired.ops.insert(at, Op.EMPTY_CACHE)
         paired.blocks.insert(at, -1)
         events.insert(at, call.event)
-    if calls:
-        notes.append(f"{len(calls)} calls of empty_cache are inferred from segments that were given back")
+    if inferred := sum(release.by_empty_cache for release in releases):
+        notes.append(f"{inferred} calls of empty_cache are inferred from segments that were given back")
     doubtful = len(releases) - sum(release.certain for release in releases)
     if doubtful:
         notes.append(
@@ -231,11 +233,15 @@ def _insert_empty_caches(paired: _Pairing, stacks: Sequence[Stack], notes: list[
 
 
 class _Release(NamedTuple):
-    """Segments that were given back, one after the other; `event` is the first of them."""
+    """Segments that were given back, one after the other; `event` is the first of them.
+
+    `in_vain`: for a request that ran out of memory all the same, and is left out.
+    """
 
     event: int
     by_empty_cache: bool
-    certain: bool = True
+    in_vain: bool
+    certain: bool
 
 
 def _releases(trace: Trace, stacks: Sequence[Stack]) -> list[_Release]:
@@ -255,7 +261,9 @@ def _releases(trace: Trace, stacks: Sequence[Stack]) -> list[_Release]:
             event += 1
         told = set(trace.stacks[start:event])
         named = any(stack >= 0 and _EMPTY_CACHE & {frame.function for frame in stacks[stack]} for stack in told)
-        wanted = event < len(kinds) and kinds[event] in _GROWTH and told == {trace.stacks[event]}
+        following = kinds[event] if event < len(kinds) else -1
+        wanted = (following in _GROWTH or following == _OOM) and told == {trace.stacks[event]}
         by_empty_cache = named or not wanted
-        found.append(_Release(start, by_empty_cache, certain=by_empty_cache or told != {-1}))
+        certain = by_empty_cache or told != {-1}
+        found.append(_Release(start, by_empty_cache, wanted and following == _OOM, certain))
     return found
