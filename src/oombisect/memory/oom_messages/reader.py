@@ -9,8 +9,9 @@ from __future__ import annotations
 import heapq
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from oombisect.memory.oom_messages.fields import read_numbers
 from oombisect.memory.oom_messages.lines import Line, read_lines
@@ -45,12 +46,13 @@ class _Open:
     number: int
     rank: int | None
     whole_line: bool
-    lines: list[str] = field(default_factory=list)
+    lines: list[tuple[str, int]] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
 
-    def add(self, compact: str, text: str) -> None:
-        self.body += compact
-        self.lines.append(text)
+    def add(self, compact: str, text: str, position: int = 0) -> None:
+        """A line; `position`: how many characters without blanks of it come before the message."""
+        self.body += compact[:_LONGEST_MESSAGE]
+        self.lines.append((text, position))
         self.ends.append(len(self.body))
 
     def cut(self, length: int) -> None:
@@ -179,10 +181,10 @@ class _Reader:
             wording, match, window[max(0, match.start() - 16) : match.start()], "", start, number, line.rank, whole
         )
         if earlier:
-            begun.add(window[match.start() : len(window) - len(compact)], _from(stream.last_text, None))
+            begun.add(window[match.start() : len(window) - len(compact)], stream.last_text)
             begun.add(compact, line.text)
         else:
-            begun.add(window[match.start() :], _from(line.text, position))
+            begun.add(window[match.start() : match.start() + _LONGEST_MESSAGE], line.text, position)
         stream.begun = (stream.lines, wording.memory)
         if wording.has_numbers:
             stream.open = begun
@@ -202,7 +204,7 @@ class _Reader:
                 continue
             stream.begun = (stream.lines, wording.memory)
             begun = _Open(wording, match, "", match[0], 0, line.number, line.rank, False)
-            begun.lines, begun.ends = [_from(text, None)], [len(match[0])]
+            begun.lines, begun.ends = [(text, sum(map(len, text[: match.start()].split())))], [len(match[0])]
             self._put(begun)
 
     def _is_part(self, stream: _Stream, line: Line) -> bool:
@@ -230,12 +232,15 @@ class _Reader:
             heapq.heappush(self._done, (found.line, self._count, found))
 
 
-def _matches(wordings: tuple[Wording, ...], text: str, known: int) -> list[tuple[Wording, re.Match[str]]]:
+def _matches(
+    wordings: Sequence[tuple[str, list[Wording]]], text: str, known: int
+) -> list[tuple[Wording, re.Match[str]]]:
     """What begins in `text` and ends after its first `known` characters; the longest of those that begin together."""
     found = [
         (wording, match)
-        for wording in wordings
-        if wording.needle in text
+        for needle, several in wordings
+        if needle in text
+        for wording in several
         for match in wording.pattern.finditer(text)
         if match.end() > known
     ]
@@ -250,41 +255,44 @@ def _matches(wordings: tuple[Wording, ...], text: str, known: int) -> list[tuple
     return found
 
 
-def _from(text: str, position: int | None) -> str:
-    """A line to show; of a long one, what is around the character with `position` characters before it, not counting
-    blanks."""
-    text = text.strip()
-    if len(text) <= _SHOWN or position is None:
-        return text[:_SHOWN]
-    seen = -1
-    for index, character in enumerate(text):
-        seen += not character.isspace()
-        if seen >= position:
-            return text[max(0, index - 100) : index + _SHOWN]
-    return text[:_SHOWN]
+def _from(text: str, position: int) -> str:
+    """A line to show; of a long one, what is around the character with `position` others before it."""
+    if len(text) <= _SHOWN:
+        return text
+    places = _places(text)
+    start = max(0, places[position] - 100) if position < len(places) else 0
+    return text[start : start + _SHOWN]
+
+
+@lru_cache(maxsize=1)
+def _places(text: str) -> list[int]:
+    """Where the characters that are no blanks are."""
+    return [index for index, character in enumerate(text) if not character.isspace()]
 
 
 def _finish(begun: _Open) -> Found | None:
     """The record of a message that was read to its end; None where the words are only talked about."""
     wording, match = begun.wording, begun.match
     after = begun.body[match.end() - match.start() :]
+    why = wording.why
+    if wording.has_numbers and not wording.part and wording.name.endswith("out of memory"):
+        if _GARBAGE.match(after):
+            why = BOGUS
+        elif _FILLED_IN_LATER.match(after):
+            why = TEMPLATE
+        elif not (_ALLOCATED.match(after) or begun.whole_line or _RAISED.search(begun.before)):
+            return None
     numbers = read_numbers(begun.body) if wording.has_numbers else None
     text = _shown(begun, max(match.end() - match.start(), numbers.end if numbers else 0))
-    if wording.source is None:
-        return LookAlike(wording.why, wording.name, text, begun.number, begun.rank)
-    if wording.has_numbers and not wording.part and wording.name.endswith("out of memory"):
-        for pattern, why in ((_GARBAGE, BOGUS), (_FILLED_IN_LATER, TEMPLATE)):
-            if pattern.match(after):
-                return LookAlike(why, wording.name, text, begun.number, begun.rank)
-        if not (_ALLOCATED.match(after) or begun.whole_line or _RAISED.search(begun.before)):
-            return None
+    if why or wording.source is None:
+        return LookAlike(why, wording.name, text, begun.number, begun.rank)
     groups = match.groupdict()
     sizes = dict(numbers.sizes) if numbers else {}
     sizes |= {name: size for name in ("requested", "host_used") if (size := Size.parse(groups.get(name) or ""))}
     device = numbers.device if numbers else None
     process = numbers.process if numbers else None
     source = wording.source
-    if source is Source.NCCL and (where := _NCCL_WHERE.search(begun.lines[0])):
+    if source is Source.NCCL and (where := _NCCL_WHERE.search(begun.lines[0][0])):
         process, device = int(where[1]), int(where[2])
     if source is Source.PYTORCH_CUDA and "HIPGraphs" in begun.body:
         source = Source.PYTORCH_HIP
@@ -306,8 +314,8 @@ def _finish(begun: _Open) -> Found | None:
 def _shown(begun: _Open, end: int) -> str:
     """The lines of the message up to `end` in its body, on one."""
     shown = []
-    for text, line_end in zip(begun.lines, begun.ends, strict=True):
-        shown.append(text.strip())
+    for (text, position), line_end in zip(begun.lines, begun.ends, strict=True):
+        shown.append(_from(text, position))
         if line_end >= end:
             break
     return " ".join(" ".join(shown).split())[:_SHOWN]

@@ -165,5 +165,14 @@ _NONE = [
 BOGUS = "the size asked for is garbage (over 1 EB), left by an earlier failure such as a communication timeout"
 TEMPLATE = "a format string, not a message"
 
-WRAPPED = tuple(wording for wording in [*_NONE, *_ALLOCATORS, *_CUDA] if not wording.on_one_line)
-ON_ONE_LINE = tuple(wording for wording in [*_NONE, *_HOST] if wording.on_one_line)
+
+def _by_needle(*, on_one_line: bool) -> list[tuple[str, list[Wording]]]:
+    found: dict[str, list[Wording]] = {}
+    for wording in [*_NONE, *_ALLOCATORS, *_CUDA, *_HOST]:
+        if wording.on_one_line is on_one_line:
+            found.setdefault(wording.needle, []).append(wording)
+    return list(found.items())
+
+
+WRAPPED = _by_needle(on_one_line=False)
+ON_ONE_LINE = _by_needle(on_one_line=True)
