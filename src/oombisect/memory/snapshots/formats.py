@@ -35,6 +35,7 @@ _MOST_UNKNOWN = 100
 _MOST_SETTINGS = 256
 _MOST_LINES = 1 << 31
 _HIGHEST = (1 << 64) - 1
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 _UNNAMED = "it does not look like torch.cuda.memory._snapshot()"
 
 
@@ -63,9 +64,9 @@ class _Reader:
         self.stacks: list[Stack] = []
         self.pools = [DEFAULT_POOL]
         self._pool_of = {DEFAULT_POOL: 0}
-        self._stack_at: dict[int, int] = {}  # by identity: a snapshot shares its lists of frames
-        self._stack_of: dict[Stack, int] = {}
+        self._latest: dict[tuple[int, ...], tuple[list[Any], int]] = {}
         self._stack_by_frames: dict[tuple[int, ...], int] = {}
+        self._stack_of: dict[Stack, int] = {}
         self._frame_at: dict[int, Frame] = {}
         self._names: dict[str, str] = {}
         self._unknown: dict[str, int] = {}
@@ -216,20 +217,25 @@ class _Reader:
     def _stack(self, frames: Any) -> int:
         """The number of a stack.
 
-        A snapshot has a list of its own for each event, but shares the frames in it, or the lists too: so both are
-        known by identity. All of them live as long as this reader does.
+        A snapshot has a list of its own for each event, but shares the frames in it: so they are known by identity. All
+        of them live as long as this reader does.
         """
         if not frames:
             return -1
-        known = self._stack_at.get(id(frames))
-        if known is not None:
-            return known
-        listed = _list(frames, "a stack")[:_MOST_FRAMES]
-        key = tuple(map(id, listed))
+        count = len(_list(frames, "a stack"))
+        if count > _MOST_FRAMES:
+            frames = frames[:_MOST_FRAMES]
+            count = _MOST_FRAMES
+        # Most stacks were seen before. To compare two lists of the same frames is much faster than to hash one.
+        few = (count, id(frames[0]), id(frames[count // 3]), id(frames[count // 2]), id(frames[-1]))
+        latest = self._latest.get(few)
+        if latest is not None and latest[0] == frames:
+            return latest[1]
+        key = tuple(map(id, frames))
         number = self._stack_by_frames.get(key, -1)
         if number < 0:
-            number = self._stack_by_frames[key] = self._new_stack(tuple(map(self._frame, listed)))
-        self._stack_at[id(frames)] = number
+            number = self._stack_by_frames[key] = self._new_stack(tuple(map(self._frame, frames)))
+        self._latest[few] = (frames, number)
         return number
 
     def _new_stack(self, stack: Stack) -> int:
@@ -243,6 +249,8 @@ class _Reader:
     def _frame(self, raw: Any) -> Frame:
         frame = self._frame_at.get(id(raw))
         if frame is None:
+            if not _SCALARS.issuperset(map(type, raw.values())):  # whatever it is compared to, that ends soon
+                raise TypeError("a frame is of texts and numbers")
             line = raw.get("line", 0)
             line = line if type(line) is int and 0 <= line < _MOST_LINES else 0
             frame = Frame(self._name(raw["filename"]), line, self._name(raw["name"]))

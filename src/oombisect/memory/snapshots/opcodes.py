@@ -71,7 +71,7 @@ def _harmless(size: int) -> re.Pattern[bytes]:
     frame = rb"(?:\x95.{8})?+"  # pickles come in frames, which may begin anywhere
     return re.compile(
         rb"(?:"
-        rb"[hq].|j.{4}"  # BINGET, BINPUT, LONG_BINGET
+        rb"j....|[hq]."  # LONG_BINGET (most are this: they come first), BINGET, BINPUT
         rb"|[\x94(\]}aesuN\x88\x89)]"  # MEMOIZE, MARK, lists, dicts, None, True, False, the empty tuple
         rb"|" + number + rb"(?:" + frame + number + frame + rb"\x86)?+"  # numbers, TUPLE2 of them
         rb"|G.{8}|\x95.{8}|\x80[\x02-\x05]"  # BINFLOAT, FRAME, PROTO
