@@ -21,9 +21,9 @@ from oombisect.memory.oom_messages.wordings import BOGUS, ON_ONE_LINE, TEMPLATE,
 
 _TAIL = 240  # characters without blanks in which the beginning of a wrapped wording is looked for
 _LONGEST_MESSAGE = 4000
-_MESSAGE_LINES = 16
+_MESSAGE_LINES = 24
 _PATIENCE = 400  # lines of the whole log after which a message whose rank fell silent is closed
-_PART_WITHIN = 16  # lines of the stream within which a wording may be a part of the message before
+_PART_WITHIN = 24  # lines of the stream within which a wording may be a part of the message before
 _STREAMS = 4096
 _SHOWN = 1000
 

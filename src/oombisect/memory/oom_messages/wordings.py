@@ -143,7 +143,7 @@ _HOST = [
           _S.HOST_ALLOCATION),
     _line("NumPy", "Unable to allocate", r"MemoryError: Unable to allocate "
           r"(?P<requested>\d{1,9}(?:\.\d{1,4})? ?(?:[KMGTP]?i?B|bytes))", _S.HOST_ALLOCATION),
-    _line("MemoryError", "MemoryError", r"^MemoryError(?:: ?(?!Unable to allocate|std::bad_alloc: out_of).*)?$",
+    _line("MemoryError", "MemoryError", r"^MemoryError(?:: (?!Unable to allocate|std::bad_alloc: out_of).*)?$",
           _S.HOST_ALLOCATION),
     _line("ENOMEM", "Cannot allocate memory", r"Cannot allocate memory", _S.HOST_ALLOCATION, _LIKELY,
           part=True),
