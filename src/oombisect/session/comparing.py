@@ -216,7 +216,7 @@ def _open(located: Located, imported: Sequence[str]) -> Side:
     divisions, max_split = _settings(snapshot)
     live = live_at_peak(
         memory,
-        requests_of(memory, snapshot),
+        requests_of(memory, snapshot, failed=False),
         rounding=lambda size: round_up(size, divisions),
         max_split_size=max_split,
     )

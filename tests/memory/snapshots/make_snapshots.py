@@ -113,6 +113,7 @@ class Recording:
         self._owners: dict[int, tuple[int, tuple[int, int], list[Plain]]] = {}
         self._asking: tuple[int, tuple[int, int], list[Plain]] | None = None
         self._releasing: list[Plain] | None = None
+        self._waited: list[tuple[int, int]] = []
         self._time = 1_700_000_000_000_000
 
     # ---- what the program does ----
@@ -126,10 +127,14 @@ class Recording:
         block = self.allocator.alloc(size, stream, pool)
         self._asking = None
         if block is None:
+            self._complete_waited()
             self._put("oom", self.allocator.device.total, size, owner, place="device_free")
+            self.requests.append(("ALLOC", 0, size))
+            self._put_waited()
             return None
         self._put("alloc", block.address, size, owner)
         self.requests.append(("ALLOC", block.address, size))
+        self._put_waited()
         self._made += 1
         self.live[self._made] = (block, size, frames)
         return self._made
@@ -154,15 +159,27 @@ class Recording:
 
     def empty_cache(self, function: str | None = "empty_cache") -> None:
         """`function`: whose call stack is recorded; None: that of each segment, as where only allocations have one."""
-        for number in [number for number, (block, _, _) in self.live.items() if block.state == PENDING]:
-            self.complete(number)
         self._remember()
         before = len(self.events)
         self._releasing = None if function is None else self.stack(function)
         self.allocator.empty_cache()
+        self._complete_waited()
         self._releasing = None
-        if len(self.events) > before:
+        released = any(event["action"] in ("segment_free", "segment_unmap") for event in self.events[before:])
+        self._put_waited("COMPLETE")
+        if released:
             self.requests.append(("EMPTY_CACHE", -1, -1))
+
+    def _complete_waited(self) -> None:
+        """The frees that a release of memory waited for are recorded before what is released."""
+        for number in [number for number, (block, _, _) in self.live.items() if block.state == FREE]:
+            block, size, frames = self.live.pop(number)
+            self._put("free_completed", block.address, size, self._owner(block, frames))
+            self._waited.append((block.address, size))
+
+    def _put_waited(self, name: str = "WAITED") -> None:
+        self.requests += [(name, address, size) for address, size in self._waited]
+        self._waited.clear()
 
     # ---- what is recorded of it ----
 
@@ -179,6 +196,7 @@ class Recording:
             self._owners.update(dict.fromkeys(pages, self._asking))
         stream, pool, frames = self._owners[address]
         if action in ("segment_free", "segment_unmap"):
+            self._complete_waited()
             if self._asking is not None:
                 frames = self._asking[2]
             elif self._releasing is not None:
@@ -269,7 +287,7 @@ def allocator_settings(settings: Settings) -> Plain:
 def random_recording(
     settings: Settings, seed: int, count: int = 150, capacity: int | None = 2 * GIB, pools: int = 3, **more: Any
 ) -> Recording:
-    """At least `count` requests: three streams, pools, blocks that stay pending, releases of the cache; it goes on where memory is short."""
+    """At least `count` requests, of three streams and some pools; it goes on where memory is short."""
     chance = random.Random(seed)
     run = Recording(settings, capacity, **more)
     pending: list[int] = []
@@ -279,20 +297,16 @@ def random_recording(
         idle = [number for number, (block, _, _) in run.live.items() if block.state != PENDING]
         if choice < 0.03:
             run.empty_cache()
-            pending.clear()
         elif choice < 0.1 and pending:
             run.complete(pending.pop(0))
         elif choice < 0.5 and idle:
             number = chance.choice(idle)
-            late = chance.random() < 0.2 and run.allocator.statistics.reserved.current < GIB
+            late = chance.random() < 0.2
             run.free(number, pending=late)
             if late:
                 pending.append(number)
         else:
             size = chance.choice((chance.randrange(1, MIB), chance.randrange(1, 60 * MIB)))
-            if len(pending) and run.allocator.statistics.reserved.current > GIB:
-                while pending:  # a release would complete them on its own
-                    run.complete(pending.pop())
             pool = chance.choice((0, 0, 0, *range(pools)))
             if pool and step > count * 2 // 3 and not settings.expandable_segments:
                 run.allocator.release_pool(pool)

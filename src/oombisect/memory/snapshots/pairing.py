@@ -5,32 +5,36 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from oombisect.memory.allocator import Settings, SettingsError, guess_rules
 from oombisect.memory.requests import InitialSegment, Op, Requests
+from oombisect.memory.snapshots.releases import Releases, releases_of
 from oombisect.memory.snapshots.rollback import DEFAULT_RULES, Contradiction, SizeRules, State, roll_back
-from oombisect.memory.trace import DEFAULT_POOL, DeviceMemory, EventKind, PoolId, Snapshot, Stack, Trace
+from oombisect.memory.trace import DEFAULT_POOL, DeviceMemory, EventKind, PoolId, Snapshot, Trace
+from oombisect.units import format_bytes
 
 _ALLOC, _FREE, _FREED = int(EventKind.ALLOC), int(EventKind.FREE_REQUESTED), int(EventKind.FREE_COMPLETED)
 _SEGMENT_KINDS = frozenset(
     map(int, (EventKind.SEGMENT_ALLOC, EventKind.SEGMENT_FREE, EventKind.SEGMENT_MAP, EventKind.SEGMENT_UNMAP))
 )
-_RELEASES = frozenset(map(int, (EventKind.SEGMENT_FREE, EventKind.SEGMENT_UNMAP)))
-_GROWTH = frozenset(map(int, (EventKind.SEGMENT_ALLOC, EventKind.SEGMENT_MAP)))
 _OOM = int(EventKind.OOM)
-_EMPTY_CACHE = frozenset({"empty_cache", "emptyCache"})
+_JUST_FREED = bytes([_FREED])
 
 
-def requests_of(memory: DeviceMemory, snapshot: Snapshot) -> Requests:
+def requests_of(memory: DeviceMemory, snapshot: Snapshot, *, failed: bool = True) -> Requests:
     """What the program asked of the allocator of one device.
 
     Where the trace does not begin with an empty allocator, what it had is found by rolling the snapshot's segments back
     through the trace. Whatever is inferred or left out is said in the result's notes.
+
+    Args:
+        failed: have the requests that ran out of memory too: blocks at address 0, released at once if the program went
+            on, since nobody had them.
     """
     notes: list[str] = []
+    releases = releases_of(memory.trace, snapshot.stacks)
     state = State((), ())
-    paired = _Pairing(memory.trace, state)
+    paired = _Pairing(memory.trace, state, releases, failed)
     if memory.segments or paired.unmatched:
         try:
             rolled = roll_back(memory, snapshot.pools, _size_rules(snapshot, notes))
@@ -39,11 +43,11 @@ def requests_of(memory: DeviceMemory, snapshot: Snapshot) -> Requests:
         else:
             if rolled.segments:
                 state = rolled
-                paired = _Pairing(memory.trace, state)
+                paired = _Pairing(memory.trace, state, releases, failed)
                 held = sum(segment.size for segment in state.segments)
                 notes.append(
                     f"the trace begins with {len(state.blocks)} blocks in {len(state.segments)} segments"
-                    f" ({held} bytes reserved), found by rolling the segments back"
+                    f" ({format_bytes(held)} reserved), found by rolling the segments back"
                 )
             notes += rolled.notes
     return paired.requests(memory, snapshot, notes)
@@ -61,91 +65,121 @@ def _size_rules(snapshot: Snapshot, notes: list[str]) -> SizeRules:
 class _Pairing:
     """One walk through a trace."""
 
-    def __init__(self, trace: Trace, state: State) -> None:
-        self.trace, self.state = trace, state
+    def __init__(self, trace: Trace, state: State, releases: Releases, failed: bool) -> None:
+        self.trace, self.state, self.releases, self.failed = trace, state, releases, failed
         self.ops, self.blocks, self.events = bytearray(), array("i"), array("i")
-        self.allocations = array("i")  # the event of each block the trace allocates
+        self.made = array("i")  # the event of each block that is not of the state
         self.unmatched = self.ooms = self.twice = 0
+        self._live = {block.address: number for number, block in enumerate(state.blocks) if not block.pending}
+        self._pending = {block.address: number for number, block in enumerate(state.blocks) if block.pending}
         self._walk()
 
     def _walk(self) -> None:
-        trace = self.trace
-        kinds, addresses = trace.kinds, trace.addresses
-        first = len(self.state.blocks)
-        live = {block.address: number for number, block in enumerate(self.state.blocks)}
-        pending = {block.address: number for number, block in enumerate(self.state.blocks) if block.pending}
-        for address in pending:
-            del live[address]
-        op, about, at = self.ops.append, self.blocks.append, self.events.append
-        allocations = self.allocations
+        kinds, addresses = self.trace.kinds, self.trace.addresses
+        emptied = self.releases.empty_cache if self.failed else self.releases.empty_cache | self.releases.in_vain
+        waited = self.releases.waited
+        live, pending = self._live, self._pending
+        put, made, first = self._put, self.made, len(self.state.blocks)
+        unknown: set[int] = set()  # freed, and never allocated here
+        late: list[tuple[int, int]] = []  # completed while the next request waited for it
         completed = -1
-        count = len(kinds)
         for event, kind in enumerate(kinds):
             if event == completed:
                 continue
             address = addresses[event]
             if kind == _ALLOC:
-                number = first + len(allocations)
-                allocations.append(event)
-                self.twice += address in live
+                if address in live or address in pending:
+                    self._end(event, address)
+                number = first + len(made)
+                made.append(event)
                 live[address] = number
-                op(Op.ALLOC)
+                put(Op.ALLOC, number, event)
             elif kind == _FREE:
                 found = live.pop(address, None)
                 if found is None:
                     self.unmatched += 1
-                    continue
-                number = found
-                following = event + 1
-                if following < count and kinds[following] == _FREED and addresses[following] == address:
-                    completed = following
-                    op(Op.RELEASE)
+                    unknown.add(address)
+                elif kinds[event + 1 : event + 2] == _JUST_FREED and addresses[event + 1] == address:
+                    completed = event + 1
+                    put(Op.RELEASE, found, event)
                 else:
-                    pending[address] = number
-                    op(Op.FREE)
+                    pending[address] = found
+                    put(Op.FREE, found, event)
             elif kind == _FREED:
                 found = pending.pop(address, None)
                 if found is None:
-                    # Its free_requested may be before the trace; one of an unknown block was counted there.
-                    found = live.pop(address, None)
-                    if found is None:
-                        continue
-                    op(Op.RELEASE)
+                    self._complete_unknown(event, address, unknown)
+                elif event in waited:
+                    late.append((found, event))
                 else:
-                    op(Op.COMPLETE)
-                number = found
-            else:
-                self.ooms += kind == EventKind.OOM
-                continue
-            about(number)
-            at(event)
+                    put(Op.COMPLETE, found, event)
+            elif kind == _OOM:
+                self.ooms += 1
+                if self.failed:
+                    put(Op.ALLOC, first + len(made), event)
+                    made.append(event)
+            elif event in emptied:
+                put(Op.EMPTY_CACHE, -1, event)
+            if late and kind in (_ALLOC, _OOM):
+                for found, at in late:
+                    put(Op.COMPLETE, found, at)
+                late.clear()
+            if kind == _OOM and self.failed and kinds.find(_ALLOC, event) >= 0:
+                put(Op.RELEASE, first + len(made) - 1, event)
+
+    def _put(self, op: Op, block: int, event: int) -> None:
+        self.ops.append(op)
+        self.blocks.append(block)
+        self.events.append(event)
+
+    def _end(self, event: int, address: int) -> None:
+        """What is at an address that is allocated anew: its free was not recorded."""
+        self.twice += 1
+        found = self._live.pop(address, None)
+        if found is not None:
+            self._put(Op.RELEASE, found, event)
+        else:
+            self._put(Op.COMPLETE, self._pending.pop(address), event)
+
+    def _complete_unknown(self, event: int, address: int, unknown: set[int]) -> None:
+        """A free is completed that was requested before the trace, or of unknown memory."""
+        found = self._live.pop(address, None)
+        if found is not None:
+            self._put(Op.RELEASE, found, event)
+        elif address in unknown:
+            unknown.remove(address)  # counted when it was requested
+        else:
+            self.unmatched += 1
 
     def requests(self, memory: DeviceMemory, snapshot: Snapshot, notes: list[str]) -> Requests:
         trace, known = self.trace, self.state.blocks
         pools = _pools(memory, snapshot, notes)
-        streams = _Dense([block.stream for block in known], [trace.streams[event] for event in self.allocations])
-        owners = _Dense([block.pool for block in known], [pools[event] for event in self.allocations], DEFAULT_POOL)
+        streams = _Dense([block.stream for block in known], [trace.streams[event] for event in self.made])
+        owners = _Dense([block.pool for block in known], [pools[event] for event in self.made], DEFAULT_POOL)
         initial = tuple(self._initial(streams, owners))  # which may name more of both
         segments = [event for event, kind in enumerate(trace.kinds) if kind in _SEGMENT_KINDS]
-        _insert_empty_caches(self, snapshot.stacks, notes)
+        self._note_releases(notes)
         if self.unmatched:
             notes.append(f"{self.unmatched} frees of memory that was allocated before the trace are left out")
         if self.twice:
-            notes.append(f"{self.twice} allocations at addresses in use: frees are missing from the trace")
+            notes.append(f"{self.twice} allocations at addresses in use: the frees that the trace lacks are added")
         if self.ooms:
-            notes.append(f"{self.ooms} requests ran out of memory while it was recorded; they are left out")
+            notes.append(
+                f"{self.ooms} requests ran out of memory while it was recorded"
+                + ("" if self.failed else "; they are left out")
+            )
         return Requests(
             ops=self.ops,
             blocks=self.blocks,
             events=self.events,
             sizes=array("Q", [block.requested for block in known])
-            + array("Q", [trace.sizes[event] for event in self.allocations]),
+            + array("Q", [trace.sizes[event] for event in self.made]),
             streams=streams.column,
             pools=owners.column,
             stacks=array("i", [block.stack for block in known])
-            + array("i", [trace.stacks[event] for event in self.allocations]),
+            + array("i", [trace.stacks[event] for event in self.made]),
             addresses=array("Q", [block.address for block in known])
-            + array("Q", [trace.addresses[event] for event in self.allocations]),
+            + array("Q", [trace.addresses[event] if trace.kinds[event] == _ALLOC else 0 for event in self.made]),
             stream_ids=streams.values or (0,),
             pool_ids=owners.values or (DEFAULT_POOL,),
             initial=initial,
@@ -156,6 +190,18 @@ class _Pairing:
             unmatched_frees=self.unmatched,
             notes=tuple(notes),
         )
+
+    def _note_releases(self, notes: list[str]) -> None:
+        releases = self.releases
+        if releases.empty_cache:
+            notes.append(
+                f"{len(releases.empty_cache)} calls of empty_cache are inferred from segments that were given back"
+            )
+        if releases.doubtful:
+            notes.append(
+                f"{releases.doubtful} releases of cached memory are followed by a new segment, and no call stack tells"
+                " whether a request caused them or empty_cache: a request is assumed"
+            )
 
     def _initial(self, streams: _Dense[int], owners: _Dense[PoolId]) -> list[InitialSegment]:
         return [
@@ -210,60 +256,3 @@ def _pools(memory: DeviceMemory, snapshot: Snapshot, notes: list[str]) -> Sequen
         return DEFAULT_POOL
 
     return [pool_at(address) for address in trace.addresses]
-
-
-def _insert_empty_caches(paired: _Pairing, stacks: Sequence[Stack], notes: list[str]) -> None:
-    """Add an EMPTY_CACHE where segments were given back and no request that is told was the reason."""
-    releases = _releases(paired.trace, stacks)
-    calls = [release for release in releases if release.by_empty_cache or release.in_vain]
-    events = paired.events
-    for call in reversed(calls):  # from the end: earlier places stay where they are
-        at = bisect_right(events, call.event)
-        paired.ops.insert(at, Op.EMPTY_CACHE)
-        paired.blocks.insert(at, -1)
-        events.insert(at, call.event)
-    if inferred := sum(release.by_empty_cache for release in releases):
-        notes.append(f"{inferred} calls of empty_cache are inferred from segments that were given back")
-    doubtful = len(releases) - sum(release.certain for release in releases)
-    if doubtful:
-        notes.append(
-            f"{doubtful} releases of cached memory are followed by a new segment, and no call stack tells whether a"
-            " request caused them or empty_cache: a request is assumed"
-        )
-
-
-class _Release(NamedTuple):
-    """Segments that were given back, one after the other; `event` is the first of them.
-
-    `in_vain`: for a request that ran out of memory all the same, and is left out.
-    """
-
-    event: int
-    by_empty_cache: bool
-    in_vain: bool
-    certain: bool
-
-
-def _releases(trace: Trace, stacks: Sequence[Stack]) -> list[_Release]:
-    """Every release of cached memory, and what was the reason.
-
-    A request that cannot be served releases memory, and then takes some or runs out: all of these events have its call
-    stack. Released by empty_cache they have the stack of that call or, where only those of allocations were recorded,
-    each the one that its segment was made with.
-    """
-    kinds, found, event = trace.kinds, list[_Release](), 0
-    while event < len(kinds):
-        if kinds[event] not in _RELEASES:
-            event += 1
-            continue
-        start = event
-        while event < len(kinds) and kinds[event] in _RELEASES:
-            event += 1
-        told = set(trace.stacks[start:event])
-        named = any(stack >= 0 and _EMPTY_CACHE & {frame.function for frame in stacks[stack]} for stack in told)
-        following = kinds[event] if event < len(kinds) else -1
-        wanted = (following in _GROWTH or following == _OOM) and told == {trace.stacks[event]}
-        by_empty_cache = named or not wanted
-        certain = by_empty_cache or told != {-1}
-        found.append(_Release(start, by_empty_cache, wanted and following == _OOM, certain))
-    return found

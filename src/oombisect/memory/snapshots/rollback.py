@@ -106,7 +106,24 @@ class _Range:
     stream: int
     small: bool | None  # None: not known, it is unmapped in the trace
     expandable: bool
-    pool: PoolId
+    pool: PoolId | None  # None: not told, it is freed in the trace
+
+    def joins(self, before: _Range) -> bool:
+        """Whether this and what lies before it are parts of one expandable segment."""
+        return (
+            self.expandable
+            and before.expandable
+            and before.address + before.size == self.address
+            and before.stream == self.stream
+            and (None in (before.small, self.small) or before.small == self.small)
+            and (None in (before.pool, self.pool) or before.pool == self.pool)
+        )
+
+    def join(self, before: _Range) -> None:
+        self.address = before.address
+        self.size += before.size
+        self.small = before.small if self.small is None else self.small
+        self.pool = before.pool if self.pool is None else self.pool
 
 
 def roll_back(
@@ -131,12 +148,17 @@ def roll_back(
             if block.state != "inactive":
                 pending = block.state == "active_pending_free"
                 live[block.address] = _Live(block.requested, segment.stream, block.stack, pending, block.size)
-    _undo_all(memory.trace, live, ranges, pools)
-    return _state(live, ranges, rules)
+    keep_stacks = _undo_all(memory.trace, live, ranges, pools, rules)
+    return _state(live, ranges, rules, keep_stacks)
 
 
-def _undo_all(trace: Trace, live: dict[int, _Live], ranges: _Ranges, pools: Sequence[PoolId]) -> None:
+def _undo_all(trace: Trace, live: dict[int, _Live], ranges: _Ranges, pools: Sequence[PoolId], rules: SizeRules) -> bool:
+    """Undo every event; whether the stack of a free is that of its allocation, as far as the trace shows.
+
+    (It is, unless PyTorch was told to record a stack for each free.)
+    """
     kinds, addresses, sizes, streams, stacks = trace.kinds, trace.addresses, trace.sizes, trace.streams, trace.stacks
+    same = differ = False
     for event in range(len(kinds) - 1, -1, -1):
         kind, address = kinds[event], addresses[event]
         if kind == _FREED:
@@ -149,15 +171,22 @@ def _undo_all(trace: Trace, live: dict[int, _Live], ranges: _Ranges, pools: Sequ
                 raise Contradiction(f"event {event} frees a block that is not being freed after it")
             found.pending = False
         elif kind == _ALLOC:
-            if live.pop(address, None) is None:
+            found = live.pop(address, None)
+            if found is None:
                 raise Contradiction(f"event {event} allocates a block that is not there after it")
+            if found.size is None:
+                same |= found.stack == stacks[event]
+                differ |= found.stack != stacks[event]
+            if ranges.of_unknown_kind:
+                ranges.learn(address, round_up(sizes[event], rules.divisions) <= SMALL_SIZE)
         elif kind in (_SEGMENT_ALLOC, _MAP):
             ranges.remove(address, sizes[event], event)
         elif kind in (_SEGMENT_FREE, _UNMAP):
             size, pool = sizes[event], trace.pools[event]
             small = None if kind == _UNMAP else size == SMALL_SEGMENT
-            owner = DEFAULT_POOL if pool < 0 else pools[pool]
+            owner = None if pool < 0 else pools[pool]
             ranges.add(_Range(address, size, streams[event], small, kind == _UNMAP, owner))
+    return same and not differ
 
 
 class _Ranges:
@@ -166,6 +195,7 @@ class _Ranges:
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._of: dict[int, _Range] = {}
+        self.of_unknown_kind = 0
 
     def __iter__(self) -> Iterator[_Range]:
         return (self._of[start] for start in self._starts)
@@ -178,19 +208,24 @@ class _Ranges:
             before and before.address + before.size > new.address
         ):
             raise Contradiction(f"segments overlap at address {new.address}")
-        if new.expandable and before and before.expandable and before.address + before.size == new.address:
-            before.size += new.size
-            if before.small is None:
-                before.small = new.small
-            new = before
-        else:
-            insort(self._starts, new.address)
-            self._of[new.address] = new
-        if new.expandable and after and after.expandable and new.address + new.size == after.address:
-            new.size += after.size
-            if new.small is None:
-                new.small = after.small
+        if before and new.joins(before):
+            self._drop(before)
+            new.join(before)
+        if after and after.joins(new):
             self._drop(after)
+            after.join(new)
+            new = after
+        insort(self._starts, new.address)
+        self._of[new.address] = new
+        self.of_unknown_kind += new.small is None
+
+    def learn(self, address: int, small: bool) -> None:
+        """A block of this kind is at that address."""
+        at = bisect_right(self._starts, address) - 1
+        found = self._of[self._starts[at]] if at >= 0 else None
+        if found is not None and found.small is None and address < found.address + found.size:
+            found.small = small
+            self.of_unknown_kind -= 1
 
     def remove(self, address: int, size: int, event: int) -> None:
         at = bisect_right(self._starts, address) - 1
@@ -208,18 +243,20 @@ class _Ranges:
     def _drop(self, old: _Range) -> None:
         del self._starts[bisect_left(self._starts, old.address)]
         del self._of[old.address]
+        self.of_unknown_kind -= old.small is None
 
 
-def _state(live: dict[int, _Live], ranges: _Ranges, rules: SizeRules) -> State:
+def _state(live: dict[int, _Live], ranges: _Ranges, rules: SizeRules, keep_stacks: bool) -> State:
     addresses = sorted(live)
     blocks: list[KnownBlock] = []
     segments: list[KnownSegment] = []
-    guessed = 0
+    guessed = forgotten = 0
     for segment in ranges:
         end = segment.address + segment.size
         first, last = bisect_left(addresses, segment.address), bisect_left(addresses, end)
         inside = [live[address] for address in addresses[first:last]]
         small = _is_small(segment, inside, rules) if segment.small is None else segment.small
+        pool = DEFAULT_POOL if segment.pool is None else segment.pool
         pieces: list[InitialBlock] = []
         at = segment.address
         for index, block in enumerate(inside, first):
@@ -228,13 +265,16 @@ def _state(live: dict[int, _Live], ranges: _Ranges, rules: SizeRules) -> State:
                 raise Contradiction(f"blocks overlap at address {address}")
             if address > at:
                 pieces.append(InitialBlock(at, address - at))
-            size = block.size
+            size, stack = block.size, block.stack
             if size is None:
+                if stack >= 0 and not keep_stacks:
+                    stack = -1
+                    forgotten += 1
                 room = (addresses[index + 1] if index + 1 < last else end) - address
                 size = rules.size(block.requested, room, always_cut=small or segment.expandable)
                 guessed += 1
             pieces.append(InitialBlock(address, size, len(blocks), block.pending))
-            blocks.append(KnownBlock(address, block.requested, block.stream, segment.pool, block.stack, block.pending))
+            blocks.append(KnownBlock(address, block.requested, block.stream, pool, stack, block.pending))
             at = address + size
         if at > end:
             raise Contradiction(f"blocks reach beyond the segment at address {segment.address}")
@@ -247,16 +287,20 @@ def _state(live: dict[int, _Live], ranges: _Ranges, rules: SizeRules) -> State:
                 segment.stream,
                 small,
                 segment.expandable,
-                segment.pool,
+                pool,
                 tuple(pieces),
             )
         )
     if len(blocks) != len(live):
         raise Contradiction("blocks lie outside all segments")
-    notes: tuple[str, ...] = ()
+    notes = []
     if guessed:
-        notes = (f"the sizes of {guessed} blocks from before the trace follow from what was requested",)
-    return State(tuple(blocks), tuple(segments), notes)
+        notes.append(f"the sizes of {guessed} blocks from before the trace follow from what was requested")
+    if forgotten:
+        notes.append(
+            f"where {forgotten} blocks from before the trace were allocated is not known: frees have other stacks"
+        )
+    return State(tuple(blocks), tuple(segments), tuple(notes))
 
 
 def _is_small(segment: _Range, blocks: Sequence[_Live], rules: SizeRules) -> bool:
