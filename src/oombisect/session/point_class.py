@@ -6,6 +6,7 @@ from typing import Any
 
 from oombisect.memory.classify import PointMemory
 from oombisect.memory.point import classify_point
+from oombisect.memory.ranks import asked
 from oombisect.probing.workload import EXPANDABLE, Variation
 from oombisect.readings import Outcome, RankReading
 from oombisect.session.measuring import Measured, Measurer, Target
@@ -22,13 +23,6 @@ def why_it_does_not_fit(measurer: Measurer, target: Target, measured: Measured, 
         point, evidence = _compared(measurer, target, measured, rank, limit, point)
     found = classify_point(point, limit, complete=complete)
     return {"class": found.kind, "rank": rank.rank, **found.evidence, **evidence}
-
-
-def asked(rank: RankReading) -> int:
-    """The most a rank had allocated, with what it asked for when it ran out of memory; bytes."""
-    if rank.oom is None:
-        return rank.peak_allocated
-    return max(rank.peak_allocated, (rank.oom.allocated or 0) + (rank.oom.requested or 0))
 
 
 def _compared(
