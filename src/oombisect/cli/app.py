@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from oombisect import __version__
-from oombisect.cli import compare, demo, probe, replay, resume, run, sessions, show
+from oombisect.cli import compare, demo, explain, probe, replay, resume, run, sessions, show
 from oombisect.errors import ExitCode, OombisectError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command("sessions")(sessions.sessions)
 app.command("show")(show.show)
 app.command("replay")(replay.replay)
 app.command("compare")(compare.compare)
+app.command("explain")(explain.explain)
 app.command("demo")(demo.demo)
 
 
