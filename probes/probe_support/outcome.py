@@ -1,21 +1,11 @@
-"""How a probe ends: the exceptions that decide it, and what an out-of-memory error says in numbers."""
+"""How a probe ends: the exceptions that decide it."""
 
 from __future__ import annotations
 
-import re
 import traceback
 from collections.abc import Iterator
 from typing import Any
 
-_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-_SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB)"
-_NUMBERS = {
-    "requested": re.compile(rf"Tried to allocate {_SIZE}"),
-    "capacity": re.compile(rf"total capacity of {_SIZE}"),
-    "free": re.compile(rf"of which {_SIZE} is free"),
-    "allocated": re.compile(rf"{_SIZE} is allocated by PyTorch"),
-    "unused": re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated"),
-}
 # Texts of errors that mean "no device memory" although they are no torch.OutOfMemoryError.
 _OOM_TEXTS = (
     "CUDA out of memory",
@@ -29,21 +19,6 @@ _OOM_TEXTS = (
 
 class Unresolved(Exception):
     """This point cannot be measured: it does not import, rejects its configuration, or needs what is missing."""
-
-
-def oom_numbers(message: str) -> dict[str, int | None]:
-    """The sizes of an out-of-memory message in bytes; None where it names none.
-
-    The message rounds to 0.01 of its unit, so these are no exact figures.
-    """
-    found: dict[str, int | None] = {}
-    for name, pattern in _NUMBERS.items():
-        match = pattern.search(message)
-        found[name] = round(float(match[1]) * _UNITS[match[2]]) if match else None
-    unused = found.pop("unused")
-    allocated = found["allocated"]
-    found["reserved"] = allocated + unused if allocated is not None and unused is not None else None
-    return found
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
@@ -85,6 +60,5 @@ def traceback_text(error: BaseException) -> str:
 
 
 def oom_record(error: BaseException, phase: str, exact: dict[str, int] | None = None) -> dict[str, Any]:
-    """The result's `oom`: the message's numbers, overruled by `exact` ones the allocator gave at the instant itself."""
-    message = str(error)
-    return {"phase": phase, "message": message, **oom_numbers(message), **(exact or {})}
+    """The result's `oom`: the message, which the driver reads, and the sizes the allocator gave at that instant."""
+    return {"phase": phase, "message": str(error), **(exact or {})}

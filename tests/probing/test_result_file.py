@@ -48,6 +48,29 @@ def test_a_valid_result_keeps_every_number() -> None:
     assert result.reading.oom is not None and result.reading.oom.requested == 1
 
 
+MESSAGE = (
+    "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.11 GiB of which 512.00 MiB is "
+    "free. Including non-PyTorch memory, this process has 78.60 GiB memory in use. Of the allocated memory 76.00 GiB "
+    "is allocated by PyTorch, and 1.50 GiB is reserved by PyTorch but unallocated."
+)
+
+
+def test_sizes_the_allocator_did_not_give_are_read_from_the_message() -> None:
+    result = parse_result(valid(oom={"phase": "step_1", "message": MESSAGE, "requested": 7, "free": 0}), 2)
+    assert result.reading is not None and result.reading.oom is not None
+    oom = result.reading.oom
+    assert (oom.requested, oom.free) == (7, 0), "exact sizes overrule the rounded ones"
+    assert (oom.capacity, oom.allocated, oom.reserved) == (round(79.11 * 2**30), 76 << 30, round(77.5 * 2**30))
+
+
+@pytest.mark.parametrize("message", ["CUDA error: out of memory", "", f"Tried to allocate {'9' * 20} GiB (GPU 0;"])
+def test_a_message_without_usable_sizes_has_none(message: str) -> None:
+    result = parse_result(valid(oom={"phase": "step_1", "message": message}), 2)
+    assert result.reading is not None and result.reading.oom is not None
+    oom = result.reading.oom
+    assert {oom.requested, oom.capacity, oom.free, oom.allocated, oom.reserved} == {None}
+
+
 @pytest.mark.parametrize(
     "value", [True, 1.0, float("nan"), float("inf"), -1, 1 << 63, 1 << 20000, "5", None, [], {}], ids=range(11)
 )

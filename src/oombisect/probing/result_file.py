@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from oombisect.memory.oom_messages import OomRecord, parse_message
 from oombisect.printable import printable
 from oombisect.readings import Oom, Outcome, PhaseMetrics, RankReading
 
@@ -131,9 +132,19 @@ def _oom(value: object) -> Oom | None:
         return None
     raw = _mapping(value, "oom")
     _only(raw, [f.name for f in fields(Oom)], "oom")
-    sizes = {name: _optional_integer(raw.get(name), f"oom.{name}") for name in _OOM_SIZES}
-    phase, message = (printable(_string(raw.get(name), f"oom.{name}")) for name in ("phase", "message"))
-    return Oom(phase, message, **sizes)
+    exact = {name: _optional_integer(raw.get(name), f"oom.{name}") for name in _OOM_SIZES}
+    phase, message = (_string(raw.get(name), f"oom.{name}") for name in ("phase", "message"))
+    told = _sizes_of_message(message)
+    sizes = {name: told.get(name) if size is None else size for name, size in exact.items()}
+    return Oom(printable(phase), printable(message), **sizes)
+
+
+def _sizes_of_message(message: str) -> dict[str, int]:
+    """What the message says, rounded as it is: for what the allocator itself did not tell the probe."""
+    found = parse_message(message)
+    if not isinstance(found, OomRecord):
+        return {}
+    return {name: size.bytes for name, size in found.sizes() if size.bytes <= MAX_SIZE}
 
 
 def _snapshot(raw: Mapping[str, Any]) -> str | None:
