@@ -31,7 +31,7 @@ def failure_lines(failure: Mapping[str, Any], label: str) -> list[str]:
     for holder in failure["holders"]:
         lines.append(
             f"  {format_bytes(holder['stranded_bytes'])} held by {holder['blocks']:,} blocks of"
-            f" {format_bytes(holder['size_bytes'])} in all, {holder['never_freed']:,} never freed{label}, allocated at"
+            f" {format_bytes(holder['size_bytes'])} in all, {holder['never_freed']:,} not freed while it was recorded{label}, allocated at"
             f" {printable(holder['stack'][0]) if holder['stack'] else 'an unknown place (no Python stack)'}"
         )
         lines += [f"    {printable(frame)}" for frame in holder["stack"][1:3]]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oombisect.memory.capacity import NeededCapacity
-from oombisect.memory.live_sets import Phases
+from oombisect.memory.live_sets import AFTER_PHASES, Phases
 from oombisect.memory.replay import RESOLUTION
 from oombisect.memory.stranded import Stranded, stranded
 from oombisect.probing.workload import PLAIN, Variation
@@ -134,7 +134,8 @@ def _phase(history: History, block: int, rank: RankReading | None) -> str | None
     """The phase that allocates a block of a history; None where that is not known."""
     if rank is None or not rank.phases or history.requests.initial or block < 0:
         return None
-    return Phases(rank.phases).name(block)
+    phase = Phases(rank.phases).name(block)
+    return rank.oom.phase if rank.oom and phase == AFTER_PHASES else phase
 
 
 def _stranded_json(history: History, held: Stranded) -> dict[str, Any]:
