@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -138,3 +140,20 @@ def test_in_a_noisy_log_a_message_is_found_once(
     (found,) = read_messages(chopped("\n".join(lines).encode(), cuts))
     record = agrees(found, sizes, others)
     assert (record.rank, record.line) == (rank, len(before) + 1)
+
+
+_HOSTILE = [
+    b"CUDA out of memory. ", b"Tried to allocate ", b"1", b"a", b"(", b"\x1b[", b"\n", b" ", b"exit code ", b"Killed ",
+    b"1.00 GiB of which ", b"CUDA Error: out of memory at ", b"Job ", b"ibv_a ", b"oom-kill:constraint=", b"[rank1]: ",
+    b"Of the allocated memory 1.00 GiB is allocated by PyTorch\n", b"MemoryError: ", b"non-zero status: 2", b"\xff",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", _HOSTILE)
+def test_time_is_linear(piece: bytes) -> None:
+    """A quarter of a megabyte takes a fraction of a second; anything quadratic in it would take minutes."""
+    data = piece * (250_000 // len(piece))
+    began = time.process_time()
+    for _ in read_messages([data]):
+        pass
+    assert time.process_time() - began < 10
