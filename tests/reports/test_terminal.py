@@ -142,7 +142,8 @@ def test_a_probe_says_why_it_does_not_fit() -> None:
         "needed capacity (by replay): 80.25 GiB, with expandable segments 76.12 GiB (simulated)",
         "with expandable segments: fits", "2.25 GiB asked for",
         "7.25 GiB are free and cannot be given back (simulated)",
-        "6.50 GiB held by 12 blocks of 0.12 GiB in all, 11 not freed while it was recorded (simulated), allocated at keep (cache.py:7)",
+        "6.50 GiB held by 12 blocks of 0.12 GiB in all, 11 not freed while it was recorded (simulated)",
+        "(simulated), allocated at keep (cache.py:7)",
     ):  # fmt: skip
         assert part in text
     capacity = {**FRAGMENTED, "class": "capacity", "perfect_allocator_needs": gib(79.5)}
