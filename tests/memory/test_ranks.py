@@ -147,8 +147,9 @@ def test_whatever_is_measured_the_answer_is_consistent(
             assert one.headroom < 0
     assert len(found.excesses) == (len(found.over) if any(r.fits for r in found.ranks) else 0)
     for excess in found.excesses:
-        if excess.cause == "fragmentation":
-            assert found.ranks[excess.rank].needed_capacity is not None
+        assert excess.cause != "imbalance" or excess.allocated > 0
+        assert excess.cause != "external" or excess.external > 0
+        assert excess.cause != "fragmentation" or found.ranks[excess.rank].needed_capacity is not None
     assert found.imbalance >= 1 or found.largest.peak_allocated == 0
     told = found.to_json()
     assert json.loads(json.dumps(told)) == told

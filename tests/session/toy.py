@@ -30,6 +30,7 @@ if len(sys.argv) < 2 or not sys.argv[1].endswith("bridge_train.py"):
 job = json.loads(Path(sys.argv[2]).read_text())
 parts = (Path(job["source_paths"][0]) / "megatron/bridge/memory").iterdir()
 told = {{part.name: json.loads(part.read_text()) for part in parts}}
+told |= told.get("ranks", {{}}).get(str(job["rank"]), {{}})
 out = Path(job["out"])
 with open({calls!r}, "a") as calls:
     calls.write(json.dumps({{"told": told, "limit": job["limit_bytes"], "env": job["env"]}}) + "\\n")
@@ -44,7 +45,7 @@ expandable = "expandable" in json.dumps(job["env"])
 told |= told.get("expandable", {{}}) if expandable else {{}}
 snapshot = None
 if "snapshot" in told:
-    snapshot = "snapshot-0.pickle.gz"
+    snapshot = f"snapshot-{{job['rank']}}.pickle.gz"
     shutil.copy(told["snapshot"], out / snapshot)
 allocated, reserved, external = told["allocated"], told["reserved"], told.get("external", 500 << 20)
 needed = told.get("needed", allocated) + external
@@ -59,7 +60,8 @@ elif job["limit_bytes"] and needed > job["limit_bytes"]:
     oom = dict(phase="step_2", message="CUDA out of memory", requested=1, capacity=2, free=3, allocated=4, reserved=5)
 phase = dict(allocated_peak=allocated, allocated_end=allocated, reserved_peak=reserved, reserved_end=reserved)
 result = dict(
-    schema=1, outcome=outcome, reason=told.get("unresolved"), rank=job["rank"], world_size=1, suggested_ranks=[0],
+    schema=1, outcome=outcome, reason=told.get("unresolved"), rank=job["rank"], world_size=told.get("world_size", 1),
+    suggested_ranks=told.get("suggested_ranks", [0]),
     phases={{"step_1": phase, "step_2": phase}} if outcome != "unresolved" else {{}}, external=external, oom=oom,
     recipe_function="toy:toy_1b_pretrain_config()", config=told.get("config", {{"a": 1}}),
     config_hash=__import__("hashlib").sha256(
@@ -129,6 +131,12 @@ def interpreter(folder: Path) -> tuple[Path, Path]:
     path.write_text(_TOY_PROBE.format(python=sys.executable, calls=str(calls)))
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path, calls
+
+
+def ranks(*memories: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """A memory of several ranks, in order."""
+    numbers = {"world_size": len(memories), "suggested_ranks": list(range(len(memories)))}
+    return {**memories[0], **numbers, "ranks": {str(i): memory for i, memory in enumerate(memories)}, **more}
 
 
 def mib(allocated: int, reserved: int | None = None, **more: Any) -> dict[str, Any]:

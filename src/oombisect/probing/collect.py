@@ -122,14 +122,30 @@ def _signal_name(number: int) -> str:
 
 
 def merge(results: Sequence[RankResult], device: Device, out: Path) -> ProbeRun:
-    """One reading of all ranks: as bad as the worst of them, the reason naming the rank."""
-    worst = min(results, key=lambda result: _SEVERITY.index(result.outcome))
+    """One reading of all ranks: as bad as the worst of them, the reason naming the rank.
+
+    Where one rank of a launch runs out of memory, the launcher ends the others: that they left no result says nothing
+    of them.
+    """
+    out_of_memory = [result for result in results if result.outcome is Outcome.CENSORED]
+    ended = [
+        result
+        for result in results
+        if result.result is None and any(result.ended is dead.ended for dead in out_of_memory)
+    ]
+    worst = min(
+        (result for result in results if result not in ended), key=lambda result: _SEVERITY.index(result.outcome)
+    )
     told = [result.result for result in results if result.result]
     first = told[0] if told else ProbeResult(worst.outcome)
     reason = worst.reason
     if reason and len(results) > 1:
         reason = f"rank {worst.rank}: {reason}"
     readings = tuple(result.reading for result in told if result.reading)
+    notes = [note for result in told for note in result.notes]
+    if ended:
+        names = ", ".join(str(result.rank) for result in ended)
+        notes.append(f"ranks that left no result, ended when another ran out of memory: {names}")
     reading = Reading(
         outcome=worst.outcome,
         reason=reason,
@@ -142,7 +158,7 @@ def merge(results: Sequence[RankResult], device: Device, out: Path) -> ProbeRun:
         world_size=first.world_size,
         attention_backend=first.attention_backend,
         imported=tuple(sorted({name for result in told for name in result.imported})),
-        notes=tuple(dict.fromkeys(note for result in told for note in result.notes)),
+        notes=tuple(dict.fromkeys(notes)),
     )
     return ProbeRun(
         reading=reading,

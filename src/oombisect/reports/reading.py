@@ -11,7 +11,7 @@ from rich.text import Text
 
 from oombisect.readings import Outcome, RankReading, Reading
 from oombisect.reports.stranded import stranded_lines
-from oombisect.reports.terminal import has_room, short, simulated
+from oombisect.reports.terminal import has_room, rank_lines, short, simulated
 from oombisect.session.single import Probed
 from oombisect.units import format_bytes
 
@@ -36,6 +36,8 @@ def render_reading(probed: Probed, console: Console) -> None:
     fits = "fits" if reading.fits else "does not fit"
     console.print(Text(f"  {fits} in {format_bytes(limit)} on {reading.device}{label}"), soft_wrap=True)
     for text in class_lines(probed.classification, label) or kept(reading, limit):
+        console.print(Text(f"  {text}"), soft_wrap=True)
+    for text in rank_lines(probed.ranks, label):
         console.print(Text(f"  {text}"), soft_wrap=True)
     for rank in reading.ranks:
         console.print(Text(f"rank {rank.rank} of {reading.world_size}{label}"))

@@ -11,6 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from oombisect.memory.ranks import RankFindings, compare_ranks
 from oombisect.printable import printable
 from oombisect.readings import Outcome, Reading
 from oombisect.reports.stranded import stranded_lines
@@ -116,6 +117,8 @@ def render(report: Report, console: Console) -> None:
     line()
     for name, reading in (("good", report.good), ("bad", report.bad)):
         line(f"  {name}: {end_text(reading, report.verdict.limit_bytes)}")
+        for text in rank_lines(compare_ranks(reading.ranks, report.verdict.limit_bytes, fits=reading.fits), label):
+            line(f"    {text}")
     line(
         f"  {report.probes} probes run in this session, {report.probes_cached} answers reused from earlier probes, "
         f"{report.points} points; session {report.session}",
@@ -226,6 +229,11 @@ def _enforced(enforced: Mapping[str, Any], label: str) -> str:
         f"probed with {format_bytes(enforced['limit_bytes'])}{label} enforced: it {words[plain]},"
         f" with expandable segments it {words[expandable]}"
     )
+
+
+def rank_lines(found: RankFindings | None, label: str) -> list[str]:
+    """What the ranks of a reading show beside each other, a line each; `label` follows every size."""
+    return [] if found is None else [_labelled(text, label) for text in found.sentences()]
 
 
 def end_text(reading: Reading, limit: int) -> str:

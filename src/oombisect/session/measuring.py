@@ -130,6 +130,16 @@ class Measurer:
         answers = [self._rank_fits(target, measured, rank, limit, variation) for rank in measured.reading.ranks]
         return False if False in answers else None if None in answers else True
 
+    def deciding(self, target: Target, measured: Measured, limit: int) -> tuple[RankReading, ...]:
+        """The ranks to look at for why `target` does not fit: those that do not; all, where none is known not to.
+
+        The rank that takes most may be one whose cache is given back, while another, smaller one strands memory.
+        """
+        ranks = measured.reading.ranks
+        if measured.reading.outcome is not Outcome.EXACT:
+            return tuple(rank for rank in ranks if rank.oom) or ranks
+        return tuple(r for r in ranks if self._rank_fits(target, measured, r, limit, PLAIN) is False) or ranks
+
     def _rank_fits(
         self, target: Target, measured: Measured, rank: RankReading, limit: int, variation: Variation
     ) -> bool | None:

@@ -16,7 +16,8 @@ from oombisect.session.needs import Candidate, needed_capacities, stranded_evide
 def why_it_does_not_fit(measurer: Measurer, target: Target, measured: Measured, limit: int) -> dict[str, Any]:
     """The class of a measurement that does not fit `limit` bytes, and its evidence; plain values, ready for JSON."""
     complete = measured.reading.outcome is Outcome.EXACT
-    rank = max(measured.reading.ranks, key=lambda found: (asked(found) + found.external, found.peak_device))
+    ranks = measurer.deciding(target, measured, limit)
+    rank = max(ranks, key=lambda found: (asked(found) + found.external, found.peak_device))
     point = PointMemory(asked(rank), rank.peak_reserved, rank.external, fits=False)
     evidence: dict[str, Any] = {}
     if point.floor <= limit:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from oombisect.errors import ProbeExit
 from oombisect.history.records import SessionSpec
+from oombisect.memory.ranks import RankFindings, compare_ranks
 from oombisect.readings import Outcome, Reading
 from oombisect.recipes.scan import RecipeScanner
 from oombisect.session.commit_line import CommitTargets
-from oombisect.session.measuring import Measurer, Watcher
+from oombisect.session.measuring import Measured, Measurer, Watcher
 from oombisect.session.opening import open_workshop
 from oombisect.session.point_class import why_it_does_not_fit
 from oombisect.session.request import ProbeRequest
@@ -28,7 +29,8 @@ SCHEMA = 1
 class Probed:
     """What `probe` found: the session, the commit, the limit in bytes, its reading with `fits` answered.
 
-    `classification`: why it does not fit, with evidence; None where it fits or nothing was measured.
+    `classification`: why it does not fit, with evidence; None where it fits or nothing was measured. `ranks`: its ranks
+    beside each other; None where fewer than two were measured.
     """
 
     session: str
@@ -36,6 +38,7 @@ class Probed:
     limit: int
     reading: Reading
     classification: Mapping[str, Any] | None = None
+    ranks: RankFindings | None = None
 
     @property
     def exit_code(self) -> ProbeExit:
@@ -54,6 +57,7 @@ class Probed:
             "limit_bytes": self.limit,
             "reading": self.reading.to_json(),
             "classification": None if self.classification is None else dict(self.classification),
+            "rank_findings": None if self.ranks is None else self.ranks.to_json(),
         }
 
 
@@ -98,11 +102,26 @@ def probe_commit(
             target = targets.of(sha, commit.subject, trees, date=commit.author_date)
             measurer = Measurer(store, session, workshop.prober, watcher)
             measured = measurer.measure(target, "remeasure" if fresh else "measure", fresh=fresh)
-            reading, found = measured.reading, None
+            reading, found, ranks = measured.reading, None, None
             if reading.outcome in (Outcome.EXACT, Outcome.CENSORED):
                 reading = reading.with_fits(measurer.fits(target, measured, workshop.limit))
                 if reading.fits is False:
                     found = why_it_does_not_fit(measurer, target, measured, workshop.limit)
-            probed = Probed(session, sha, workshop.limit, reading, found)
+                needed = _needed_by_rank(measurer, measured, found)
+                ranks = compare_ranks(reading.ranks, workshop.limit, needed, fits=reading.fits)
+            probed = Probed(session, sha, workshop.limit, reading, found, ranks)
             store.finish_session(session, probed.exit_code, probed.to_json())
         return probed
+
+
+def _needed_by_rank(measurer: Measurer, measured: Measured, found: Mapping[str, Any] | None) -> dict[int, int]:
+    """Needed capacities, by replay, of the ranks of a run of which one does not fit; and the one a probe found."""
+    if found is None or len(measured.reading.ranks) < 2:
+        return {}
+    needed = {}
+    if measured.reading.outcome is Outcome.EXACT:
+        sizes = {rank.rank: measurer.replays.needed(measured.probe, rank) for rank in measured.reading.ranks}
+        needed = {rank: size for rank, size in sizes.items() if size is not None}
+    if found.get("needed_capacity") is not None:
+        needed.setdefault(found["rank"], found["needed_capacity"])
+    return needed

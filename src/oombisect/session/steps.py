@@ -85,11 +85,16 @@ class Judge:
     def _classify(
         self, step: Step, small: tuple[Target, Measured], large: tuple[Target, Measured]
     ) -> tuple[Classification, dict[str, Any]]:
-        rank = _deciding(large[1])
+        rank = self._deciding(*large)
         memories = [self._memory(target, measured, rank) for target, measured in (small, large)]
         if step.named and step.confirmed != "not-tried" and not step.censored and rank is not None:
             return self._proved(small, large, rank, step.delta.size // 8, memories)
         return classify(memories[0], memories[1], self.limit), {}
+
+    def _deciding(self, target: Target, measured: Measured) -> int | None:
+        """The rank that takes most of its device, of those that do not fit if there are any."""
+        ranks = self.measurer.deciding(target, measured, self.limit)
+        return max(ranks, key=lambda r: (r.peak_device, -r.rank)).rank if ranks else None
 
     def _proved(
         self,
@@ -182,11 +187,6 @@ def _submodule(parent: Target, point: Target) -> dict[str, Any]:
 def _signed(size: int | None, grew: bool) -> int | None:
     """A size told of the larger side against the smaller, signed like the step."""
     return size if size is None or grew else -size
-
-
-def _deciding(measured: Measured) -> int | None:
-    """The rank that takes most of its device."""
-    return max(measured.reading.ranks, key=lambda r: (r.peak_device, -r.rank)).rank if measured.reading.ranks else None
 
 
 def _rank(measured: Measured, rank: int | None) -> RankReading | None:
