@@ -13,8 +13,8 @@ from tests.cli.test_bad_input import refused
 
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 5.06 GiB. GPU 1 has a total capacity of 15.56 GiB "
-    "of which 2.74 GiB is free. Including non-PyTorch memory, this process has 12.37 GiB memory in use. Of the allocated "
-    "memory 6.55 GiB is allocated by PyTorch, and 5.53 GiB is reserved by PyTorch but unallocated."
+    "of which 2.74 GiB is free. Including non-PyTorch memory, this process has 12.37 GiB memory in use. Of the "
+    "allocated memory 6.55 GiB is allocated by PyTorch, and 5.53 GiB is reserved by PyTorch but unallocated."
 )
 LOG = f"""start
 \x1b[31m[rank3]: {OOM}\x1b[0m
@@ -43,9 +43,7 @@ def test_a_log(log: str) -> None:
     said = done.stdout
     assert "2 out-of-memory errors; the first in the log: rank 3, line 2" in said
     assert said.index("rank 3\n") < said.index("rank 0\n"), "in the order in which they ran out of memory"
-    assert (
-        "line 2, printed 2 times: PyTorch's CUDA allocator ran out of device memory on GPU 1, asking for 5" in said
-    )
+    assert "line 2, printed 2 times: PyTorch's CUDA allocator ran out of device memory on GPU 1, asking for 5" in said
     assert "reserved but unallocated       5.530 GiB  ± 0.005" in said
     assert "fragmentation is possible, not proven" in said and "oombisect replay" in said
     assert "NCCL ran out of device memory on GPU 0 (process 77)" in said

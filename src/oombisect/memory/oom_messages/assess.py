@@ -159,6 +159,8 @@ def _without_numbers(record: OomRecord) -> tuple[str, ...]:
     says = ["The message has no numbers of the device, so it cannot say whose memory filled it."]
     if record.certainty is Certainty.POSSIBLE:
         says.append("Other faults end in the same words (a driver error, an earlier assertion in a kernel).")
+    if record.source is Source.CUDA:
+        says.append("Pinned host memory that cannot be had fails in the same words.")
     if record.source not in (Source.TENSORFLOW, Source.XLA, Source.CUPY, Source.RMM):
         says.append(
             "The memory was asked for past PyTorch's allocator, and what PyTorch keeps reserved is not free for others:"
