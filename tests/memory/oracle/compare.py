@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice, zip_longest
+from types import ModuleType
 from typing import Any
 
-from oombisect.memory.allocator import Block, CachingAllocator, Rules, Settings
+from oombisect.memory import allocator as the_model
+from oombisect.memory.allocator import Block, Device, Rules
+from oombisect.memory.allocator.blocks import Pool
 from oombisect.memory.requests import InitialSegment
 
 from .program import Operation, Program
@@ -44,13 +47,45 @@ class Mismatch:
         return f"after operation {self.at}, {self.what}: PyTorch {self.real}, the model {self.model}"
 
 
+class LoggedDevice:
+    """A device that remembers what was asked of it, as PyTorch's traces do."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.total = device.total
+        self.reserve, self.unreserve, self.adopt = device.reserve, device.unreserve, device.adopt
+        self.log: list[list[Any]] = []
+
+    def malloc(self, size: int) -> int | None:
+        address = self._device.malloc(size)
+        if address is not None:
+            self.log.append(["alloc", address, size])
+        return address
+
+    def free(self, address: int, size: int) -> None:
+        self._device.free(address, size)
+        self.log.append(["free", address, size])
+
+    def map(self, address: int, size: int) -> bool:
+        done = self._device.map(address, size)
+        if done:
+            self.log.append(["map", address, size])
+        return done
+
+    def unmap(self, address: int, size: int) -> None:
+        self._device.unmap(address, size)
+        self.log.append(["unmap", address, size])
+
+
 class Replay:
     """One program in the model, step by step, with the order in which waiting frees completed given from outside."""
 
-    def __init__(self, program: Program, answer: Answer, rules: Rules) -> None:
+    def __init__(self, program: Program, answer: Answer, rules: Rules, allocator: ModuleType) -> None:
         self.rules = rules
-        self.settings = Settings.parse(program.settings, rules)
-        self.model = CachingAllocator(self.settings, rules, device_bytes=program.total, limit=program.capacity)
+        self.parse = allocator.Settings.parse
+        self.settings = self.parse(program.settings, rules)
+        self.device = LoggedDevice(allocator.VirtualDevice(program.total, program.capacity))
+        self.model: the_model.CachingAllocator = allocator.CachingAllocator(self.settings, rules, device=self.device)
         self.streams: list[int] = answer["streams"]
         self.blocks: dict[int, Block] = {}
         self.waits: dict[int, bool] = {}
@@ -59,32 +94,35 @@ class Replay:
         self.deferred: list[int] = []  # freed during a capture: PyTorch records their events after it
         self.unfinished: set[int] = set()
         self.holding = self.in_capture = False
+        self.dropped: dict[int, Pool] = {}
         self.others = [self.model.alloc(8) for _ in range(answer["before"])]
+        self.device.log.clear()
 
-    def step(self, operation: Operation, completed: Sequence[int]) -> int:
+    def step(self, operation: Operation, completed: Sequence[int], *, waited: bool) -> int:
         """Do an operation; the address of the new block, 0 if out of memory, -1 if nothing was asked for.
 
         Args:
             completed: the blocks whose memory became free during it, in order.
+            waited: PyTorch waited for the streams during it.
         """
         name, *arguments = operation
         if name == "alloc":
-            self.events(completed)
+            self.events(completed, waited=waited)
         if name == "drop":  # no event was recorded for what only a capture used
-            self.complete(number for number in completed if number in self.deferred and number not in self.has_event)
+            self.complete(number for number in completed if number in self.deferred)
         if name != "free":
             self.wait_in_order(completed)
         address: int | None = getattr(self, "change" if name == "settings" else name)(*arguments)
         return -1 if address is None else address
 
-    def events(self, completed: Sequence[int]) -> None:
+    def events(self, completed: Sequence[int], *, waited: bool) -> None:
         """Before it looks for memory PyTorch asks which events are over."""
         if self.in_capture:
             return
         if self.holding:
             self.unfinished.update(number for number in self.deferred if number in self.has_event)
         self.deferred.clear()
-        self.complete(number for number in completed if number not in self.unfinished)
+        self.complete(number for number in completed if not waited or number not in self.unfinished)
 
     def complete(self, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -136,7 +174,7 @@ class Replay:
         self.model.empty_cache()
 
     def change(self, text: str) -> None:
-        self.settings = Settings.parse(text, self.rules, before=self.settings)
+        self.settings = self.parse(text, self.rules, before=self.settings)
         self.model.configure(self.settings)
 
     def fraction(self, value: float) -> None:
@@ -159,13 +197,29 @@ class Replay:
         self.in_capture = False
 
     def drop(self, number: int) -> None:
+        self.dropped[number] = self.model.pool(number)
         self.model.release_pool(number)
+
+    @property
+    def has_broken_pytorch(self) -> bool:
+        """A pool was forgotten that still has memory: PyTorch miscounts their expandable segments. What it then does
+        depends on what lies where the pool lay."""
+        blocks = {block.home.kind.pool for block in (*self.blocks.values(), *self.waiting.values())}
+        return any(
+            number not in self.model._pools and (pool in blocks or _has_memory(pool))
+            for number, pool in self.dropped.items()
+        )
 
     def segments(self) -> list[list[Any]]:
         """As the driver tells them."""
         held = {block: number for number, block in self.blocks.items()}
         held |= {block: -2 for block in self.others if block is not None}
         return [_told(segment) for segment in self.model.segments(held)]
+
+
+def _has_memory(pool: Pool) -> bool:
+    homes = [home for kind in (pool.small, pool.large) for home in kind.homes.values()]
+    return any(home.blocks or home.unmapped for home in homes)
 
 
 def _told(segment: InitialSegment) -> list[Any]:
@@ -179,27 +233,41 @@ def _told(segment: InitialSegment) -> list[Any]:
 STATES = {"active_allocated": "live", "inactive": "free", "active_pending_free": "pending", "active_awaiting_free": "pending"}
 
 
-def compare(program: Program, answer: Answer, names: Sequence[str], rules: Rules) -> Mismatch | None:
-    """The first difference between the model and the real allocator, None if there is none."""
+def compare(
+    program: Program, answer: Answer, names: Sequence[str], rules: Rules, allocator: ModuleType = the_model
+) -> Mismatch | None:
+    """The first difference between the model and the real allocator, None if there is none.
+
+    Args:
+        names: those of the counters, as the driver told them.
+        allocator: the package with the model.
+    """
     if not answer["events"]:
         return None if program.may_break_pytorch else Mismatch(-1, "crash", answer["error"], None)
     real: dict[str, int] = dict.fromkeys(names, 0)
-    replay = Replay(program, answer, rules)
+    try:
+        replay = Replay(program, answer, rules, allocator)
+    except ValueError as error:
+        return Mismatch(-1, "settings", program.settings, error)
     stats: Callable[[], dict[str, int]] = replay.model.statistics.memory_stats
     missing = COMPARED - stats().keys()
     assert not missing and stats().keys() <= real.keys(), f"counters that are not compared: {missing}"
     completed = iter(answer.get("completed", ()))
     for at, event in enumerate(answer["events"], -1):
-        freed = real["active.all.freed"]
+        freed, waits = real["active.all.freed"], real["num_sync_all_streams"]
         for index in range(1, len(event), 2):
             real[names[event[index]]] = event[index + 1]
         freed = real["active.all.freed"] - freed
+        waited = real["num_sync_all_streams"] != waits
         try:
-            address = -1 if at < 0 else replay.step(program.operations[at], [*islice(completed, freed)])
+            done = [*islice(completed, freed)]
+            address = -1 if at < 0 else replay.step(program.operations[at], done, waited=waited)
         except Exception as error:
             return Mismatch(at, "exception", event[0], f"{type(error).__name__}: {error}")
         if address != event[0]:
             return Mismatch(at, "address", hex(event[0]), hex(address))
+        if program.may_break_pytorch and replay.has_broken_pytorch:
+            return None
         model = stats()
         if model.items() <= real.items():
             continue
@@ -207,10 +275,21 @@ def compare(program: Program, answer: Answer, names: Sequence[str], rules: Rules
         return Mismatch(at, name, real[name], model[name])
     if "error" in answer:
         return None if program.may_break_pytorch else Mismatch(at + 1, "internal error", answer["error"], None)
+    if "device" in answer:
+        several = sum(operation[0] == "drop" for operation in program.operations) > 1
+        for each, asked in zip_longest(*(_in_order(log, several) for log in (answer["device"], replay.device.log))):
+            if each != asked:
+                return Mismatch(at, "device", each, asked)
     told = [[*segment[:5], [[*block[:2], STATES[block[2]]] for block in segment[5]]] for segment in answer["segments"]]
     if (found := replay.segments()) != told:
         return Mismatch(at, "segments", *_difference(told, found))
     return None
+
+
+def _in_order(log: list[list[Any]], several_pools: bool) -> list[list[Any]]:
+    """What was asked of the device; a hash table decides which of several dropped pools is released first."""
+    runs = [[*run] for _, run in groupby(log, key=lambda each: each[0] in ("free", "unmap"))]
+    return [each for run in runs for each in (sorted(run) if several_pools and run[0][0] in ("free", "unmap") else run)]
 
 
 def _difference(real: list[Any], model: list[Any]) -> tuple[Any, Any]:

@@ -5,16 +5,18 @@ a child forked from this process, which has imported torch and not touched CUDA,
 for the next. Knows nothing of oombisect.
 
 The first line says which torch this is, and the names of the counters. An answer: `streams` (the cudaStream_t of each),
-`before` (how many blocks of 8 bytes torch itself took on stream 0 before the program began), `events` and `segments`. The
+`before` (how many blocks of 8 bytes torch itself took on stream 0 before the program began), `events`, `segments`, and
+`device` (what was asked of the device, in order: [action, address, size]). The
 first event is the state before the program, then there is one per operation: [address or 0 (out of memory) or -1
 (nothing was asked for), index of a counter, its new value, index, its new value, ...]. If frees may wait, `completed`
 has the blocks in the order in which their memory became free. `error`: the program ended early, because PyTorch met an
-internal error or crashed (then no events are told).
+internal error, crashed, or ran for a minute (then no events are told).
 """
 
 import ctypes
 import json
 import os
+import resource
 import sys
 import warnings
 
@@ -63,7 +65,7 @@ class Runner:
             # In older releases captures make two small tensors, unless another graph is there that keeps them.
             self.keeper = torch.cuda.CUDAGraph()
             self.keeper.register_generator_state(torch.cuda.default_generators[0])
-        self.history = "record" in used
+        self.history = "record" in used or program["seed"] % 3 == 0
         if self.history:
             torch.cuda.memory._record_memory_history("all", context=None, stacks="python", max_entries=1 << 30)
 
@@ -153,9 +155,9 @@ def segments():
     ]  # fmt: skip
 
 
-def completions(asked):
-    """The blocks in the order in which their memory became free."""
-    live, waiting, result = {}, {}, []
+def traced(asked):
+    """The blocks in the order in which their memory became free; what was asked of the device."""
+    live, waiting, completed, device = {}, {}, [], []
     numbers = iter(asked)
     for entry in torch._C._cuda_memorySnapshot(None)["device_traces"][0]:
         action, address = entry["action"], entry.get("addr")
@@ -166,8 +168,10 @@ def completions(asked):
         elif action == "free_requested":
             waiting[address] = live.pop(address)
         elif action == "free_completed":
-            result.append(waiting.pop(address))
-    return result
+            completed.append(waiting.pop(address))
+        elif action.startswith("segment_"):
+            device.append([action[8:], address, entry["size"]])
+    return completed, device
 
 
 kept = []  # a child ends without taking its blocks and pools down
@@ -202,7 +206,7 @@ def answer(program):
                     event += (index, value)
         events.append(event)
     if runner.history:
-        result["completed"] = completions(asked)
+        result["completed"], result["device"] = traced(asked)
     result["segments"] = segments()
     return result
 
@@ -213,6 +217,7 @@ def main():
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
+            resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
             text = json.dumps(answer(json.loads(line)), separators=(",", ":"))
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
