@@ -20,6 +20,7 @@ _WHO = {
     Source.PYTORCH_HIP: "PyTorch's HIP allocator",
     Source.PYTORCH_XPU: "PyTorch's XPU allocator",
     Source.PYTORCH_MPS: "PyTorch's MPS allocator",
+    Source.PYTORCH_NPU: "PyTorch's NPU allocator",
     Source.CUDA: "the CUDA runtime",
     Source.HIP: "the HIP runtime",
     Source.NCCL: "NCCL",
@@ -38,10 +39,11 @@ _HOST = {
     Source.OOM_KILLER: "the kernel's out-of-memory killer ended a process of the host",
     Source.SLURM: "Slurm saw a process of the job killed for host memory",
     Source.KUBERNETES: "Kubernetes reports a container killed for host memory",
+    Source.RAY: "Ray ended a worker because the host's memory ran low",
     Source.SIGKILL: "a process was killed from outside (SIGKILL), perhaps for host memory",
     Source.DATALOADER: "a DataLoader worker died of the host's memory",
     Source.HOST_ALLOCATION: "an allocation of host memory failed",
-    Source.NCCL: "NCCL could not allocate pinned host memory",
+    Source.NCCL: "NCCL could not get host memory (pinned, or shared in /dev/shm)",
 }
 _NUMBERS = {
     "requested": "requested",

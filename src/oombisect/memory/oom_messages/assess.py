@@ -173,7 +173,7 @@ def _host(record: OomRecord) -> Assessment:
     if record.source is Source.SIGKILL:
         says = ("SIGKILL comes from the host's out-of-memory killer, from a scheduler or from a person: the log of the"
                 " kernel or scheduler tells.",)  # fmt: skip
-    elif record.wording == "DataLoader shm":
+    elif record.wording.endswith(" shm"):
         says = ("The host's shared memory (/dev/shm) is full or too small; device memory has no part in it.",)
     else:
         says = ("Host memory ran out; device memory has no part in it.",)

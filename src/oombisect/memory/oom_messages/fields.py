@@ -38,7 +38,7 @@ _PATTERNS = {
 }  # fmt: skip
 
 _PROCESS = re.compile(rf"Process(\d{{1,10}})has({SIZE})memoryinuse", re.ASCII)
-_DEVICE = re.compile(r"GPU(\d{1,4})(?:hasa|;|\.\.\.)", re.ASCII)
+_DEVICE = re.compile(r"[GN]PU(\d{1,4})(?:hasa|;|\.\.\.)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

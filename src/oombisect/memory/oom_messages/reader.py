@@ -26,11 +26,13 @@ _PATIENCE = 400  # lines of the whole log after which a message whose rank fell 
 _PART_WITHIN = 24  # lines of the stream within which a wording may be a part of the message before
 _STREAMS = 4096
 _SHOWN = 1000
+_BEFORE = 48  # characters without blanks before a message that tell whether it was raised
 
 _ALLOCATED = re.compile(rf"\.?[Tt]riedtoallocate{SIZE}|\.?Allocationwas|\(MPSallocated", re.ASCII)
-_FILLED_IN_LATER = re.compile(r"\.?[Tt]riedtoallocate(?:\{|<|%)")
+_FILLED_IN_LATER = re.compile(r"\.?[Tt]riedtoallocate(?:\{|<|%|[XxNn]{1,4}(?:\.[XxNn]{1,2})?(?:[KMGT]i?B|bytes))")
 _GARBAGE = re.compile(r"\.?Triedtoallocatemorethan1EB")
 _RAISED = re.compile(r"(?:[Ee]rror|Exception|EXCEPTION|ERROR|terminated)[:(]['\"]?$")
+_SOURCE_LINE = re.compile(r"raise[\w.]{1,64}\(['\"]$")  # a traceback shows it, and the message follows
 _NCCL_WHERE = re.compile(r":(\d{1,10}):\d{1,10} \[(\d{1,4})\]", re.ASCII)
 
 
@@ -178,7 +180,7 @@ class _Reader:
         number = stream.last_number if earlier else line.number
         whole = not earlier and position == 0 and compact[match.end() - match.start() :] in ("", ".", "!")
         begun = _Open(
-            wording, match, window[max(0, match.start() - 16) : match.start()], "", start, number, line.rank, whole
+            wording, match, window[max(0, match.start() - _BEFORE) : match.start()], "", start, number, line.rank, whole
         )
         if earlier:
             begun.add(window[match.start() : len(window) - len(compact)], stream.last_text)
@@ -280,7 +282,7 @@ def _finish(begun: _Open) -> Found | None:
             why = BOGUS
         elif _FILLED_IN_LATER.match(after):
             why = TEMPLATE
-        elif not (_ALLOCATED.match(after) or begun.whole_line or _RAISED.search(begun.before)):
+        elif not (_ALLOCATED.match(after) or begun.whole_line or _was_raised(begun.before)):
             return None
     numbers = read_numbers(begun.body) if wording.has_numbers else None
     text = _shown(begun, max(match.end() - match.start(), numbers.end if numbers else 0))
@@ -319,3 +321,8 @@ def _shown(begun: _Open, end: int) -> str:
         if line_end >= end:
             break
     return " ".join(" ".join(shown).split())[:_SHOWN]
+
+
+def _was_raised(before: str) -> bool:
+    """Whether what stands before a message is the name of an exception, as it is printed."""
+    return _RAISED.search(before) is not None and _SOURCE_LINE.search(before) is None

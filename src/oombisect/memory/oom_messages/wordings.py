@@ -59,7 +59,7 @@ def _line(
 
 
 _S = Source
-_PYTORCH = {"CUDA": _S.PYTORCH_CUDA, "HIP": _S.PYTORCH_HIP, "XPU": _S.PYTORCH_XPU}
+_PYTORCH = {"CUDA": _S.PYTORCH_CUDA, "HIP": _S.PYTORCH_HIP, "XPU": _S.PYTORCH_XPU, "NPU": _S.PYTORCH_NPU}
 
 _ALLOCATORS = [
     *(
@@ -108,8 +108,10 @@ _CUDA = [
              _S.NVSHMEM),
     _wrapped("TensorFlow", "OOMwhenalloc", r"OOM when allocating tensor with shape"
              r"(?:\S{0,200}?device:GPU:(?P<device>\d{1,4}))?", _S.TENSORFLOW),
-    _wrapped("XLA", "whiletryingtoalloc", r"RESOURCE_EXHAUSTED: Out of memory (?:while )?(?:trying to )?"
-             r"allocat(?:e|ing)\s?(?P<requested>\d{1,20}(?:\.\d{1,4})?(?:bytes|[KMGT]iB))", _S.XLA),
+    _wrapped("XLA", "whiletryingtoalloc", r"(?:RESOURCE_EXHAUSTED|Resource exhausted): Out of memory (?:while )?"
+             r"(?:trying to )?allocat(?:e|ing)\s?(?P<requested>\d{1,20}(?:\.\d{1,4})?(?:bytes|[KMGT]iB))", _S.XLA),
+    _wrapped("XLA request", "toallocaterequest", rf"Failed to allocate request for {SIZE} "
+             r"\((?P<requested>\d{1,20})B\) on device ordinal (?P<device>\d{1,4})", _S.XLA),
     _wrapped("CuPy", "Outofmemoryalloc", r"Out of memory allocating (?P<requested>[\d,]{1,27}) bytes", _S.CUPY),
     _wrapped("RMM", "bad_alloc:out", r"bad_alloc: out_of_memory", _S.RMM),
 ]  # fmt: skip
@@ -120,12 +122,12 @@ _HOST = [
     _line("kernel constraint", "oom-kill:", r"oom-kill:constraint=.{0,400}?pid=(?P<process>\d{1,10})", _S.OOM_KILLER),
     _line("kernel invoked", "oom-killer", r"invoked oom-killer:", _S.OOM_KILLER),
     _line("Slurm", "oom", r"[Dd]etected \d{1,9} oom[-_]kill event", _S.SLURM),
-    _line("Slurm task", "Out Of Memory", r"task (?P<rank>\d{1,7}): Out Of Memory", _S.SLURM),
+    _line("Slurm task", "Out Of Memory", r"(?:task (?P<rank>\d{1,7})|tasks [\d,-]{1,400}): Out Of Memory", _S.SLURM),
     _line("Slurm limit", "memory limit", r"(?:slurmstepd|srun|Job|Step).{0,80} ?[Ee]xceeded (?:job |step )?memory"
           r" limit", _S.SLURM),
     _line("Kubernetes", "OOMKilled", r"\bOOMKilled\b(?![\"']?\s{0,4}[:=]\s{0,4}[\"']?[Ff]alse)", _S.KUBERNETES),
-    _line("torchrun", "exitcode", r"\(?exitcode ?: -9\)?(?: local_rank: \d{1,6})?(?: \(pid: (?P<process>\d{1,10})\))?",
-          _S.SIGKILL, _POSSIBLE),
+    _line("torchrun", "exitcode", r"\(?exitcode {0,4}: -9\)?(?: local_rank: \d{1,6})?"
+          r"(?: \(pid: (?P<process>\d{1,10})\))?", _S.SIGKILL, _POSSIBLE),
     _line("exit code", "", r"(?i:\b(?:exit(?:s|ed)?(?: with)?(?: (?:return|exit|status))?|return(?:ed)?)[ _]?"
           r"(?:code|status)s?)(?: is| ?[=:])? ?(?:-9|137)(?![\d.])", _S.SIGKILL, _POSSIBLE),
     _line("signal", "SIGKILL", r"(?i:signal)[ :=]{1,2}(?:9 \()?SIGKILL\)?(?: received by PID (?P<process>\d{1,10}))?"
@@ -137,6 +139,11 @@ _HOST = [
     _line("DataLoader", "DataLoader", r"DataLoader worker \(pid (?P<process>\d{1,10})\) is killed by signal: Killed",
           _S.DATALOADER, _LIKELY),
     _line("DataLoader shm", "shared memory", r"insufficient shared memory \(shm\)", _S.DATALOADER, _LIKELY),
+    _line("DataLoader shm", "Bus error", r"DataLoader worker \(pid (?P<process>\d{1,10})\) is killed by signal:"
+          r" Bus error", _S.DATALOADER, _LIKELY),
+    _line("NCCL shm", "failed to extend", r"failed to extend /dev/shm/nccl-\S{1,40} to (?P<requested>\d{1,20}) bytes",
+          _S.NCCL, _LIKELY),
+    _line("Ray", "running low on memory", r"was killed due to the node running low on memory", _S.RAY),
     _line("PyTorch CPU", "DefaultCPUAllocator", r"DefaultCPUAllocator: (?:can't allocate|not enough) memory:"
           r"(?: you tried to allocate (?P<requested>\d{1,20}) bytes)?", _S.HOST_ALLOCATION),
     _line("Rust", "memory allocation", r"memory allocation of (?P<requested>\d{1,20}) bytes failed",
