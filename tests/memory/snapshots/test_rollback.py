@@ -158,6 +158,32 @@ def test_the_kind_of_an_unmapped_part_is_told_by_its_blocks() -> None:
     assert (segment.size, segment.small) == (20 * MIB, True)
 
 
+def test_the_kind_of_an_unmapped_part_is_told_by_blocks_that_come_and_go() -> None:
+    run = Recording(EXPANDABLE)
+    numbers = [run.alloc(MIB) for _ in range(20)]
+    for number in numbers:
+        assert number is not None
+        run.free(number)
+    moment = len(run.events)
+    number = run.alloc(MIB)
+    assert number is not None
+    run.free(number)
+    run.empty_cache()
+    snapshot = read(run.snapshot(moment))
+    (segment,) = roll_back(snapshot.devices[0], snapshot.pools).segments
+    assert (segment.size, segment.small) == (20 * MIB, True)
+
+
+def test_parts_of_different_expandable_segments_may_touch() -> None:
+    unmapped = [
+        {"action": "segment_unmap", "addr": (1 << 40) + 20 * MIB * at, "size": 20 * MIB, "stream": stream}
+        for at, stream in enumerate((0, 4256, 4256))
+    ]
+    snapshot = read({"segments": [], "device_traces": [unmapped]})
+    found = [(segment.stream, segment.size) for segment in roll_back(snapshot.devices[0], snapshot.pools).segments]
+    assert found == [(0, 20 * MIB), (4256, 40 * MIB)]
+
+
 def test_max_split_size_and_roundup_decide_on_sizes_from_before_the_trace() -> None:
     for settings, requested, size in ((MAX_SPLIT, 25 * MIB, 26 * MIB), (ROUNDUP, 9 * MIB, 10 * MIB)):
         run = Recording(settings)

@@ -116,19 +116,24 @@ def _content(path: Path, limits: Limits) -> bytes:
                 return _at_most(file, limits.file_bytes)
             with gzip.GzipFile(fileobj=file) as unpacked:
                 _recognize(unpacked.peek(_START)[:_START])
-                return _at_most(unpacked, min(limits.file_bytes, max(_LEAST_UNPACKED, _UNPACKS_TO * size)))
+                most = max(_LEAST_UNPACKED, _UNPACKS_TO * size)
+                if most < limits.file_bytes:
+                    return _at_most(unpacked, most, "far more than its packed size; if it is yours, unpack it first")
+                return _at_most(unpacked, limits.file_bytes)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise SnapshotError(f"it cannot be unpacked ({named(error)}): copy it again, or dump it again") from None
     except OSError as error:
         raise SnapshotError(f"it cannot be read ({error.strerror or error}): check its name and permissions") from None
 
 
-def _at_most(file: gzip.GzipFile | io.BufferedReader, size: int) -> bytes:
+def _at_most(
+    file: gzip.GzipFile | io.BufferedReader, size: int, way_out: str = "record fewer events (max_entries)"
+) -> bytes:
     """What `file` holds, if that is no more than `size` bytes; of more, hardly more than that is read."""
     chunks, room = [], size
     while chunk := file.read(_CHUNK):
         chunks.append(chunk)
         room -= len(chunk)
         if room < 0:
-            raise SnapshotError(f"it holds more than {format_bytes(size)}: record fewer events (max_entries)")
+            raise SnapshotError(f"it holds more than {format_bytes(size)}: {way_out}")
     return b"".join(chunks)
