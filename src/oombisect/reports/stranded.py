@@ -29,10 +29,11 @@ def failure_lines(failure: Mapping[str, Any], label: str) -> list[str]:
         f" the largest free piece for it has {format_bytes(failure['largest_free_bytes'])}{label}"
     )
     for holder in failure["holders"]:
+        place = printable(holder["stack"][0]) if holder["stack"] else "an unknown place (no Python stack)"
         lines.append(
             f"  {format_bytes(holder['stranded_bytes'])} held by {holder['blocks']:,} blocks of"
-            f" {format_bytes(holder['size_bytes'])} in all, {holder['never_freed']:,} not freed while it was recorded{label}, allocated at"
-            f" {printable(holder['stack'][0]) if holder['stack'] else 'an unknown place (no Python stack)'}"
+            f" {format_bytes(holder['size_bytes'])} in all, {holder['never_freed']:,} not freed while it was recorded"
+            f"{label}, allocated at {place}"
         )
         lines += [f"    {printable(frame)}" for frame in holder["stack"][1:3]]
     return lines

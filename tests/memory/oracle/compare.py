@@ -230,7 +230,12 @@ def _told(segment: InitialSegment) -> list[Any]:
     return [segment.address, segment.size, segment.stream, segment.small, segment.expandable, blocks]
 
 
-STATES = {"active_allocated": "live", "inactive": "free", "active_pending_free": "pending", "active_awaiting_free": "pending"}
+STATES = {
+    "active_allocated": "live",
+    "inactive": "free",
+    "active_pending_free": "pending",
+    "active_awaiting_free": "pending",
+}
 
 
 def compare(

@@ -1,8 +1,8 @@
 """Runs in an interpreter with torch, on the virtual GPU: what does the real allocator do with these programs?
 
-Reads programs (`program.py`), one JSON object a line, from standard input; writes one answer a line. Each program runs in
-a child forked from this process, which has imported torch and not touched CUDA, so that nothing of one program is left
-for the next. Knows nothing of oombisect.
+Reads programs (`program.py`), one JSON object a line, from standard input; writes one answer a line. Each program
+runs in a child forked from this process, which has imported torch and not touched CUDA, so that nothing of one
+program is left for the next. Knows nothing of oombisect.
 
 The first line says which torch this is, and the names of the counters. An answer: `streams` (the cudaStream_t of each),
 `before` (how many blocks of 8 bytes torch itself took on stream 0 before the program began), `events`, `segments`, and
@@ -149,7 +149,8 @@ def segments():
     return [
         [
             segment["address"], segment["total_size"], segment["stream"], segment["segment_type"] == "small",
-            segment["is_expandable"], [[block["address"], block["size"], block["state"]] for block in segment["blocks"]],
+            segment["is_expandable"],
+            [[block["address"], block["size"], block["state"]] for block in segment["blocks"]],
         ]
         for segment in sorted(torch._C._cuda_memorySnapshot(None)["segments"], key=lambda each: each["address"])
     ]  # fmt: skip
@@ -195,7 +196,7 @@ def answer(program):
             if "INTERNAL ASSERT" not in str(error):
                 raise
             result["error"] = str(error).splitlines()[0]
-            return result
+            break
         if name == "alloc":
             asked.append(arguments[0])
         event = [-1 if address is None else address]
@@ -207,7 +208,8 @@ def answer(program):
         events.append(event)
     if runner.history:
         result["completed"], result["device"] = traced(asked)
-    result["segments"] = segments()
+    if "error" not in result:
+        result["segments"] = segments()
     return result
 
 

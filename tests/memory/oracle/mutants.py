@@ -117,7 +117,9 @@ def mutated(mutant: Mutant, folder: Path, number: int) -> Iterator[ModuleType]:
     for path in source.glob("*.py"):
         text = path.read_text()
         if path.name == mutant.file:
-            assert text.count(mutant.old) == 1, f"{mutant.name}: the text to replace is there {text.count(mutant.old)} times"
+            assert text.count(mutant.old) == 1, (
+                f"{mutant.name}: the text to replace is there {text.count(mutant.old)} times"
+            )
             text = text.replace(mutant.old, mutant.new)
         (folder / name / path.name).write_text(text.replace(PACKAGE, name))
     importlib.invalidate_caches()

@@ -86,7 +86,7 @@ class Program:
 
     @property
     def may_break_pytorch(self) -> bool:
-        """It may meet a fault of PyTorch, which miscounts the expandable segments of private pools and forgets pools."""
+        """It may meet a fault of PyTorch: it miscounts the expandable segments of private pools, and forgets pools."""
         texts = [self.settings, *(operation[1] for operation in self.operations if operation[0] == "settings")]
         drops = any(operation[0] == "drop" for operation in self.operations)
         return drops and any("expandable_segments:True" in text for text in texts)
@@ -200,7 +200,7 @@ class _Maker:
         if "max_split" in settings and chance.random() < 0.7:
             self._add_oversize(settings)
         self.loyalty = chance.choice([0.2, 0.5, 0.8, 0.95])
-        if "garbage" in settings and chance.random() < 0.85 or chance.random() < 0.2:
+        if ("garbage" in settings and chance.random() < 0.85) or chance.random() < 0.2:
             self.operations.append(["fraction", chance.choice([0.3, 0.5, 0.7, 0.75, 0.9, 0.97, 1.0])])
         elif self.capacity == 700 * MIB and chance.random() < 0.7:
             self.operations.append(["fraction", 0.7])  # of 700 MiB that is 490 MiB or, cut off, a byte less
@@ -219,7 +219,15 @@ class _Maker:
             while self.live and chance.random() < 0.98:
                 self._free(chance.randrange(len(self.live)))
             self.operations.append(["empty"])
-        return Program(self.seed, settings, total, self.capacity, self.streams, sensible(self.operations, newer=self.newer), self.newer)
+        return Program(
+            self.seed,
+            settings,
+            total,
+            self.capacity,
+            self.streams,
+            sensible(self.operations, newer=self.newer),
+            self.newer,
+        )
 
     # ---- sizes ----
 
@@ -233,7 +241,9 @@ class _Maker:
         if kind < 0.26:
             return int(2 ** chance.uniform(9, 20))
         if kind < 0.46:
-            return max(1, chance.choice(BORDERS) + chance.choice([-513, -512, -1, 0, 0, 1, 512, -MIB, MIB, MIB + 1, 3 * MIB]))
+            return max(
+                1, chance.choice(BORDERS) + chance.choice([-513, -512, -1, 0, 0, 1, 512, -MIB, MIB, MIB + 1, 3 * MIB])
+            )
         if kind < 0.56:
             divisions = 1 << chance.randint(1, 5)
             power = 1 << chance.randint(16, 29)
@@ -335,7 +345,9 @@ class _Maker:
             if choices := [text for text in choices if split_limit(text) >= split_limit(self.settings)]:
                 self.settings = text = chance.choice(choices)
                 if self.newer and "max_" in text and "large" not in text:
-                    text = f"large_segment_size_mb:20,{text}"  # a larger one that is still in force would refuse the rest
+                    text = (
+                        f"large_segment_size_mb:20,{text}"  # a larger one that is still in force would refuse the rest
+                    )
                 done.append(["settings", text])
         if self.changes and chance.random() < 0.05:
             done.append(["fraction", chance.choice([0.4, 0.8, 0.95, 1.0])])

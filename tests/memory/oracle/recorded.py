@@ -1,8 +1,8 @@
 """Recorded answers of the real allocator, so that its rules can be tested where a release of PyTorch is not at hand.
 
-`python -m tests.memory.oracle.recorded PYTHON CACHE` records the answers of the PyTorch of that interpreter anew, with the
-virtual GPU (built into the folder CACHE). A file holds a line for each program: the digest of the program, which a seed
-makes again, and the answer, packed by column to be small.
+`python -m tests.memory.oracle.recorded PYTHON CACHE` records the answers of the PyTorch of that interpreter anew,
+with the virtual GPU (built into the folder CACHE). A file holds a line for each program: the digest of the program,
+which a seed makes again, and the answer, packed by column to be small.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ def pack(answer: Answer, names: list[str]) -> Answer:
     kept: list[list[int] | int] = [[event[0] for event in events]]
     for name, column in zip(names, columns, strict=True):
         if name.endswith(".freed"):
-            allocated, current = (columns[names.index(name.replace(".freed", end))] for end in (".allocated", ".current"))
+            allocated, current = (
+                columns[names.index(name.replace(".freed", end))] for end in (".allocated", ".current")
+            )
             assert column == [a - b for a, b in zip(allocated, current, strict=True)]
             continue
         earlier = seen.setdefault(tuple(column), len(kept))
