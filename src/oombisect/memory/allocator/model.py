@@ -22,7 +22,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from oombisect.memory.allocator.blocks import (
-    ADDRESS_BITS,
     FREE,
     LIVE,
     ORDER_BITS,
@@ -31,6 +30,7 @@ from oombisect.memory.allocator.blocks import (
     Block,
     BlockKind,
     FreeBlocks,
+    Orders,
     Pool,
 )
 from oombisect.memory.allocator.device import Device, VirtualDevice
@@ -96,10 +96,13 @@ class CachingAllocator:
         self.device: Device = device or VirtualDevice(device_bytes, limit)
         self.statistics = Statistics()
         self.allowed: int | None = None
-        self._segments_made = 0
+        orders = Orders(number_segments=rules.older_segments_first, number_pieces=rules.older_blocks_first)
+        self._orders = orders
+        self._number_pieces = orders.number_pieces
+        self.order_of_segment = orders.of_segment
         self._pools = {0: Pool(0)}
         self._pending: dict[Block, None] = {}
-        self._expandables = ExpandableSegments(self.device, self.statistics, self.order_of_segment)
+        self._expandables = ExpandableSegments(self.device, self.statistics, orders)
         self._has_expandables = False
         fraction = settings.memory_fraction if fraction is None else fraction
         self.configure(settings)
@@ -191,7 +194,10 @@ class CachingAllocator:
         ) and owner.split:  # fmt: skip
             remaining = block
             before = remaining.previous
-            block = Block(remaining.order, size, home, remaining.segment, before, remaining)
+            order = remaining.order
+            if self._number_pieces:
+                order = self._orders.of_piece(order, remaining.address)
+            block = Block(order, size, home, remaining.segment, before, remaining)
             if before is not None:
                 before.next = block
             remaining.previous = block
@@ -280,7 +286,8 @@ class CachingAllocator:
             at = bisect_left(keys, neighbour.size << ORDER_BITS | neighbour.order)
             del keys[at], blocks[at]
             joined = 1
-            block.order = neighbour.order
+            order = neighbour.order
+            block.order = self._orders.of_joined(block.order, order) if self._number_pieces else order
             block.previous = before = neighbour.previous
             if before is not None:
                 before.next = block
@@ -378,10 +385,6 @@ class CachingAllocator:
             stats.oversize_segments.add(1)
         stats.device_allocs += 1
         return Block(self.order_of_segment(address), asked, home)
-
-    def order_of_segment(self, address: int) -> int:
-        self._segments_made += 1
-        return (self._segments_made << ADDRESS_BITS | address) if self.rules.older_segments_first else address
 
     # ---- giving memory back ----
 

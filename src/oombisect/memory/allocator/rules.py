@@ -1,7 +1,10 @@
 """Where the caching allocators of different PyTorch releases differ: one switch a difference, told apart here only.
 
-Read from PyTorch's source (c10/cuda/CUDACachingAllocator.cpp, c10/core/AllocatorConfig.cpp) and from what the built
-libraries of 2.9.1 and 2.14.1 do. Between those two releases most of the cut-overs are not known: `rules_for` says so.
+Read from PyTorch's source (c10/cuda/CUDACachingAllocator.cpp, c10/core/AllocatorConfig.cpp), and held against what the
+libraries of 2.9.1, 2.12.1, 2.13.0 and 2.14.1 do: 2.13 follows the rules of 2.14. Of equally large blocks 2.9 takes the
+lowest, 2.12 the one made first (pytorch pull request 178362, of March 2026), 2.13 that of the oldest segment (183591).
+`large_segment_size_mb`, and with it the reset of `max_non_split_rounding_mb`, is of January 2026 (172056). 2.10 and
+2.11 were not tried: `rules_for` says so.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ class Rules:
         name: the release it was read from.
         older_segments_first: of equally large free blocks the one of the segment that was created first is taken, then
             the one at the lowest address; otherwise the address alone decides.
+        older_blocks_first: the one that was made first is taken: a piece cut off a block is a new one.
         large_segment_setting: there is a setting `large_segment_size_mb`.
         memory_fraction_setting: there is a setting `per_process_memory_fraction`.
         split_limit_may_equal_segment: `max_split_size_mb` and `max_non_split_rounding_mb` may be as small as a large
@@ -33,6 +37,7 @@ class Rules:
 
     name: str
     older_segments_first: bool
+    older_blocks_first: bool
     large_segment_setting: bool
     memory_fraction_setting: bool
     split_limit_may_equal_segment: bool
@@ -47,6 +52,7 @@ class Rules:
 TORCH_2_9 = Rules(
     name="torch 2.9",
     older_segments_first=False,
+    older_blocks_first=False,
     large_segment_setting=False,
     memory_fraction_setting=False,
     split_limit_may_equal_segment=False,
@@ -59,6 +65,7 @@ TORCH_2_9 = Rules(
 TORCH_2_14 = Rules(
     name="torch 2.14",
     older_segments_first=True,
+    older_blocks_first=False,
     large_segment_setting=True,
     memory_fraction_setting=True,
     split_limit_may_equal_segment=True,
@@ -67,6 +74,14 @@ TORCH_2_14 = Rules(
     whole_device_is_a_limit=False,
     fraction_is_rounded=True,
     private_pools_release=True,
+)
+TORCH_2_12 = replace(
+    TORCH_2_14,
+    name="torch 2.12",
+    older_segments_first=False,
+    older_blocks_first=True,
+    fraction_is_rounded=False,
+    private_pools_release=False,
 )
 NEWEST = TORCH_2_14
 
@@ -80,10 +95,12 @@ def rules_for(torch_version: str | None) -> Rules:
     if version <= (2, 9):
         note = "" if version == (2, 9) else ", the oldest release whose rules are known"
         return replace(TORCH_2_9, reason=f"torch {torch_version}{note}")
-    if version < (2, 14):
-        reason = f"torch {torch_version}: between 2.9 and 2.14 some rules changed, those of 2.14 are taken"
-        return replace(TORCH_2_14, reason=reason)
-    note = "" if version == (2, 14) else ", taken for 2.14, the newest release whose rules are known"
+    if version < (2, 12):  # the tie of equally large blocks changed in 2.12; what else came when is not known
+        reason = f"torch {torch_version}: rules changed between 2.9 and 2.12, those of 2.12 are taken but for ties"
+        return replace(TORCH_2_12, older_blocks_first=False, reason=reason)
+    if version == (2, 12):
+        return replace(TORCH_2_12, reason=f"torch {torch_version}")
+    note = "" if version <= (2, 14) else ", taken for 2.14, the newest release whose rules are known"
     return replace(TORCH_2_14, reason=f"torch {torch_version}{note}")
 
 
