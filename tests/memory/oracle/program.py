@@ -187,6 +187,7 @@ class _Maker:
             [200 * MIB, 700 * MIB, 1000 * MIB, 3 * GB, 6 * GB, 6 * GB, 24 * GB, 24 * GB, 80 * GB, 81_559 * MIB]
         )
         self.settings = settings
+        self.began_expandable = "expandable_segments:True" in settings
         total = self.capacity + chance.choice([0, 0, 1, 12_345_678, self.capacity // 16])
         self.streams = chance.choice([1, 1, 2, 3])
         self.records = self.streams > 1 and chance.random() < 0.5
@@ -341,8 +342,7 @@ class _Maker:
             choices = CHANGES if expandable and chance.random() < 0.4 else self.choices
             if "max_non_split" in self.settings and chance.random() < 0.6:
                 choices = (f"max_split_size_mb:{split_limit(self.settings)}",)
-            # PyTorch frees split blocks, and so fails, if the size from which none is split is lowered in the middle.
-            if choices := [text for text in choices if split_limit(text) >= split_limit(self.settings)]:
+            if choices := [text for text in choices if self._may_follow(text)]:
                 self.settings = text = chance.choice(choices)
                 if self.newer and "max_" in text and "large" not in text:
                     text = (
@@ -360,6 +360,12 @@ class _Maker:
                 done.append(["drop", self.pools.pop(chance.randrange(len(self.pools)))])
             elif chance.random() < 0.5:
                 self._enter()
+
+    def _may_follow(self, text: str) -> bool:
+        """PyTorch frees split blocks, and so fails, if the size from which none is split is lowered in the middle, or
+        if expandable segments are switched on, under which it splits all blocks."""
+        splits_more = "expandable_segments:True" in text and "max_split" in text and not self.began_expandable
+        return split_limit(text) >= split_limit(self.settings) and not splits_more
 
     def _wait(self) -> None:
         """A block that is freed and waits."""
