@@ -15,15 +15,20 @@ from oombisect.history.records import ReplayRecord
 from oombisect.history.store import Store
 from oombisect.memory.allocator.rules import Rules, guess_rules, rules_for
 from oombisect.memory.allocator.settings import Settings, SettingsError
-from oombisect.memory.replay import Fidelity, Replay, check, needed, replay
-from oombisect.memory.requests import Requests
+from oombisect.memory.replay import NOWHERE, Fidelity, Replay, check, needed, replay
+from oombisect.memory.requests import Op, Requests
 from oombisect.memory.snapshots import SnapshotError, load, requests_of
 from oombisect.memory.stacks import Places, sites
 from oombisect.memory.trace import Snapshot
 from oombisect.readings import RankReading, Reading
 
-MODEL = 1
-"""The version of the model of the allocator: replays of another one are not reused."""
+MODEL = 2
+"""The version of the model of the allocator: replays of another one are not reused.
+
+Raise it whenever a replay may answer otherwise than before (a rule of the allocator, what is read out of a snapshot, the
+search for the needed capacity). One raise covers all changes since the last release. tests/session/test_histories.py
+notices.
+"""
 
 _KEPT = 2  # histories held in memory: the two sides of a step
 _MOST_FRAMES = 8
@@ -56,6 +61,16 @@ class History:
             return []
         found = sites(self.snapshot.stacks[stack], self._places)
         return [f"{site.function} ({site.place.path}:{site.line})" for site in found[:_MOST_FRAMES]]
+
+    @cached_property
+    def complete(self) -> bool:
+        """Whether the history goes on after the last request that failed when it was recorded.
+
+        If not, the run died there: what it would have asked for next is not known, so what it needs is at least what a
+        replay says, under any settings.
+        """
+        last = self.requests.ops.rfind(Op.ALLOC)
+        return last < 0 or self.requests.addresses[self.requests.blocks[last]] != NOWHERE
 
     @cached_property
     def fidelity(self) -> Fidelity:
