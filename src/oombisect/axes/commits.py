@@ -14,8 +14,9 @@ from itertools import pairwise
 
 from oombisect.axes.point import Point
 from oombisect.errors import OombisectError
-from oombisect.repo.bridge import BridgeRepository, Commit, Materialised
+from oombisect.repo.bridge import BridgeRepository, Materialised
 from oombisect.repo.changes import roll_sizes, weigh
+from oombisect.repo.commits import Commit
 from oombisect.repo.slots import Slot
 from oombisect.repo.trees import RelevantTrees
 
