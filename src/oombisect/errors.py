@@ -10,16 +10,20 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes of `run`, `config`, `releases`, `demo` and, where they apply, of every command."""
+    """Exit codes of `run`, `resume`, `demo` and, where they apply, of every command but `probe`.
+
+    1 is an answer (`replay`: does not fit; `explain`: no error found), so a mistake of the program has a code of its
+    own: EX_SOFTWARE of sysexits.h.
+    """
 
     CULPRIT = 0
-    UNEXPECTED = 1
     USAGE = 2
     NO_REGRESSION = 10
     BLURRED = 11
     CREEP = 12
     BUDGET = 13
     INFRASTRUCTURE = 14
+    UNEXPECTED = 70
     INTERRUPTED = 130
 
 
@@ -36,13 +40,19 @@ class ProbeExit(IntEnum):
     INFRASTRUCTURE = 128
     USAGE = 129
     INTERRUPTED = 130
+    UNEXPECTED = 198
 
 
 def probe_failure(code: int) -> int:
     """The exit code of `probe` for a failure that other commands report with `code`."""
     if code >= ProbeExit.INFRASTRUCTURE:
         return code
-    return int(ProbeExit.USAGE if code == ExitCode.USAGE else ProbeExit.INFRASTRUCTURE)
+    match code:
+        case ExitCode.USAGE:
+            return int(ProbeExit.USAGE)
+        case ExitCode.UNEXPECTED:
+            return int(ProbeExit.UNEXPECTED)
+    return int(ProbeExit.INFRASTRUCTURE)
 
 
 class Stopped(BaseException):

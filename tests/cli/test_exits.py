@@ -88,25 +88,44 @@ def test_an_unexpected_error_of_probe_is_no_bad_commit(ground: Ground) -> None:
     code = "import oombisect.session.single as s; s.open_workshop = None\n" + _TOY_CLI
     for more in ((), ("--debug",)):
         done = ground.run(*probe_arguments(ground, *more), code=code)
-        assert done.returncode == 128
+        assert done.returncode == 198
         assert ("Traceback" in done.stderr) == bool(more)
 
 
 def test_no_failure_of_probe_looks_like_a_measurement() -> None:
-    assert {probe_failure(code) for code in range(256)} >= {128, 129, 130}
+    assert {probe_failure(code) for code in range(256)} >= {128, 129, 130, 198}
     assert all(probe_failure(code) >= 128 for code in range(256))
 
 
 def test_an_import_that_fails_is_no_bad_commit(ground: Ground) -> None:
     code = "import sys; sys.modules['oombisect.cli.app'] = None\n" + _CLI
-    assert ground.run(*probe_arguments(ground), code=code).returncode == 128
+    assert ground.run(*probe_arguments(ground), code=code).returncode == 198
+    assert ground.run("sessions", code=code).returncode == 70
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "arguments"),
+    [
+        ("oombisect.session.replay_report", "replay_snapshot", ("replay", __file__)),
+        ("oombisect.session.snapshots_of", "resolve_snapshot", ("replay", "/dev/null")),
+        ("oombisect.memory.oom_messages.groups", "summarize", ("explain", "/dev/null")),
+        ("oombisect.session.sides_of", "compare_named", ("compare", "a", "b")),
+        ("oombisect.history.store", "open_store", ("show", "--db", "/dev/null")),
+    ],
+)
+def test_a_bug_is_no_answer(ground: Ground, module: str, name: str, arguments: tuple[str, ...]) -> None:
+    code = f"import {module} as broken\nbroken.{name} = None\n" + _CLI
+    done = ground.run(*arguments, code=code)
+    assert done.returncode == 70 and "is a bug" in done.stderr and "Traceback" not in done.stderr
+    document = json.loads(ground.run(*arguments, "--json", code=code).stdout)
+    assert document["exit"] == 70 and "NoneType" in document["error"]["cause"]
 
 
 def test_interrupted_imports_show_no_traceback(ground: Ground) -> None:
     code = "import sys, builtins\nclass Now:\n def find_spec(self, name, *_):\n"
     code += "  if name == 'typer': raise KeyboardInterrupt\nsys.meta_path.insert(0, Now())\n" + _CLI
     done = ground.run("sessions", code=code)
-    assert (done.returncode, done.stderr) == (130, "")
+    assert (done.returncode, done.stderr) == (130, "oombisect: Interrupted\n")
 
 
 @pytest.mark.parametrize(

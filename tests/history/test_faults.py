@@ -110,7 +110,7 @@ def test_a_damaged_database(store: Store, session: str, database: Path) -> None:
 
 
 def test_a_folder_in_place_of_the_database(tmp_path: Path) -> None:
-    assert "cannot be opened" in refusal(tmp_path).cause
+    assert "is a directory, not a database" in refusal(tmp_path).cause
 
 
 def test_a_file_in_place_of_the_folder(tmp_path: Path) -> None:

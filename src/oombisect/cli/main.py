@@ -8,6 +8,8 @@ import sys
 from oombisect.cli.signals import ignore_signals, raise_on_signals
 from oombisect.errors import ExitCode, OombisectError, Stopped, probe_failure
 
+_RESUMED = ("run", "resume", "demo")
+
 
 def main() -> None:
     """Run the command line; the exit codes are those of `oombisect.errors`."""
@@ -21,7 +23,7 @@ def main() -> None:
         code = _run()
         sys.stdout.flush()
     except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else int(ExitCode.UNEXPECTED)
     except BaseException as error:
         ignore_signals()
         code = _exit_code(error)
@@ -81,7 +83,7 @@ def _report(error: BaseException, code: int, debug: bool) -> None:
             traceback.print_exception(error)
         elif _is_usage(error):
             error.show()  # type: ignore[attr-defined]  # with the usage line above it
-        elif not isinstance(error, Stopped | KeyboardInterrupt | BrokenPipeError):
+        elif not isinstance(error, BrokenPipeError):
             print(f"oombisect: {cause}", file=sys.stderr)
             if way_out:
                 print(f"  {way_out}", file=sys.stderr)
@@ -103,7 +105,7 @@ def _words(error: BaseException) -> tuple[str, str]:
         case OombisectError():
             return error.cause, error.way_out
         case Stopped() | KeyboardInterrupt():
-            return "Interrupted", "`oombisect sessions` shows what can be resumed."
+            return "Interrupted", "`oombisect sessions` shows what can be resumed." if _command() in _RESUMED else ""
         case OSError():
             where = f" ({error.filename})" if error.filename else ""
             return f"{error.strerror or error}{where}", "Run the same line with --debug to see where it happened."

@@ -49,6 +49,13 @@ def explain(error: sqlite3.Error | OSError, path: Path) -> OombisectError:
     return OombisectError(cause, f"{way_out}, {_OTHER_DATABASE}", ExitCode.INFRASTRUCTURE)
 
 
+def is_read_only(error: sqlite3.Error) -> bool:
+    """Whether `error` says that a file may not be written, or none be made beside it."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (
+        sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN,
+    )  # fmt: skip
+
+
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
     """Turn what SQLite refuses inside into an `OombisectError`."""

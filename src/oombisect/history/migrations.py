@@ -38,7 +38,7 @@ def shipped(folder: Path | None = None) -> list[Migration]:
     files = sorted((folder or db_dir() / "migrations").glob("[0-9][0-9][0-9]_*.sql"))
     if not files:
         raise OombisectError(
-            "The database schema is missing from this installation", "Reinstall oombisect.", ExitCode.UNEXPECTED
+            "The database schema is missing from this installation", "Reinstall oombisect.", ExitCode.INFRASTRUCTURE
         )
     return [Migration(file.stem, file.read_text(encoding="utf-8")) for file in files]
 
