@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import pairwise
 
-from oombisect.axes.point import Point
+from oombisect.axes.point import Point, only_fresh, run_numbers
 from oombisect.errors import OombisectError
 from oombisect.repo.bridge import BridgeRepository, Materialised
 from oombisect.repo.changes import roll_sizes, weigh
@@ -56,10 +55,7 @@ class CommitRange:
 
     def groups(self) -> list[int]:
         """A number per point; neighbours whose probe-visible trees are equal share it."""
-        numbers = [0]
-        for before, after in pairwise(self.trees):
-            numbers.append(numbers[-1] + (before.key != after.key))
-        return numbers
+        return run_numbers(self.trees)
 
     def weights(self, imported: Set[str] | None = None) -> list[float]:
         """The weight of each point's own change; 0 for the good end and for points that look like the one before.
@@ -74,9 +70,7 @@ class CommitRange:
         pin = next((p for p in self.repository.store.pins([c.tree for c in reversed(self.commits)]) if p), None)
         if rolls and pin:
             sizes = roll_sizes(self.repository.store.mirror(pin).local, rolls)
-        groups = self.groups()
-        fresh = [False, *(a != b for a, b in pairwise(groups))]
-        return [weigh(c, seen, sizes) if new else 0.0 for c, new in zip(changed, fresh)]
+        return only_fresh([weigh(c, seen, sizes) for c in changed], self.groups())
 
     def signature(self, index: int) -> dict[str, str]:
         return self.trees[index].to_json()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 from oombisect.repo.bridge import Materialised
 from oombisect.repo.slots import Slot
+from oombisect.repo.trees import RelevantTrees
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +57,16 @@ class Axis(Protocol):
 
     def materialise(self, index: int, slot: Slot) -> Materialised:
         """Lay a point out on disk."""
+
+
+def run_numbers(trees: Sequence[RelevantTrees]) -> list[int]:
+    """A number per point, never falling; neighbours whose probe-visible trees are equal share it."""
+    numbers = [0]
+    for before, after in pairwise(trees):
+        numbers.append(numbers[-1] + (before.key != after.key))
+    return numbers
+
+
+def only_fresh(weights: Sequence[float], groups: Sequence[int]) -> list[float]:
+    """The weights, 0 for the first point and for those that look like the one before."""
+    return [0.0, *(weight if a != b else 0.0 for weight, (a, b) in zip(weights[1:], pairwise(groups), strict=True))]

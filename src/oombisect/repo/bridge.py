@@ -18,7 +18,7 @@ from oombisect.repo.commits import Commit, CommitGraph
 from oombisect.repo.git import Git, GitError, Kind
 from oombisect.repo.mirror import Mirror, Say, clone, mirror_of, update
 from oombisect.repo.revert import Reverted, revert
-from oombisect.repo.slots import Slot, acquire, prune
+from oombisect.repo.slots import Slot, acquire, is_probed, prune
 from oombisect.repo.submodule import Pin, SubmoduleStore, git_directory, promisor_of
 from oombisect.repo.trees import ENV_FILES, PACKAGE_DIR, SOURCE_DIR, Entry, RelevantTrees, TreeReader
 
@@ -261,6 +261,17 @@ class BridgeRepository:
         done = revert(self.mirror, tip, culprit, lambda path: path.startswith(f"{SOURCE_DIR}/") or path in pins)
         self._resolved[done.commit] = done.commit
         return done
+
+    def reverted_megatron(self, revision: str, tip: str, culprit: str) -> Reverted:
+        """As `reverted`, in the Megatron-LM that `revision` pins: commit `tip` of it without the change of `culprit`.
+
+        Raises:
+            RevertConflict: it does not come out cleanly.
+            MissingCommit: `tip` is nowhere to be had.
+        """
+        pin = self.pin(revision)
+        assert pin is not None
+        return revert(self.store.ensure(replace(pin, sha=tip)), tip, culprit, is_probed)
 
     def materialise_reverted(self, tip: str, culprit: str, slot: Slot) -> Materialised:
         """Lay out what `reverted` makes.

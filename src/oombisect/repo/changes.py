@@ -52,21 +52,27 @@ def changed_paths(git: Git, commits: Sequence[tuple[str, str]], paths: Sequence[
     return [found.get(commit, Changed()) for commit, _ in commits]
 
 
-def weigh(changed: Changed, imported: Set[str] | None, roll_sizes: Mapping[tuple[str, str], int]) -> float:
+def weigh(
+    changed: Changed,
+    imported: Set[str] | None,
+    roll_sizes: Mapping[tuple[str, str], int] | None = None,
+    folder: str = SOURCE_DIR,
+) -> float:
     """How much a commit counts when an interval is split; never 0.
 
     Args:
         imported: files a probe imported ("src/megatron/bridge/x.py"); None while no probe has told.
         roll_sizes: submodule commits in each move, where known.
+        folder: where the sources lie.
     """
-    source = [p for p in changed.paths if p.startswith(f"{SOURCE_DIR}/")]
+    source = [p for p in changed.paths if p.startswith(f"{folder}/")]
     weight = INVISIBLE
     if any(p in ENV_FILES for p in changed.paths):
         weight = ENV_ONLY
     if source:
         weight = IMPORTED if imported is None or any(p in imported for p in source) else NOT_IMPORTED
     if changed.roll:
-        weight += max(1, roll_sizes.get(changed.roll, UNKNOWN_ROLL))
+        weight += max(1, (roll_sizes or {}).get(changed.roll, UNKNOWN_ROLL))
     return weight
 
 

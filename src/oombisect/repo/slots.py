@@ -21,11 +21,17 @@ from typing import IO
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.repo.git import Git, GitError
 from oombisect.repo.mirror import Mirror, read_text, write_atomically
+from oombisect.repo.trees import MEGATRON_DIR
 
 # What a probe reads. Root-level modules of Megatron-LM are importable too: its root goes on sys.path.
 BRIDGE_PATTERNS = ("/src/", "/pyproject.toml", "/uv.lock", "/.gitmodules")
-MEGATRON_PATTERNS = ("/megatron/", "/*.py", "/pyproject.toml")
+MEGATRON_PATTERNS = (f"/{MEGATRON_DIR}/", "/*.py", "/pyproject.toml")
 MAXIMUM_SLOTS = 64
+
+
+def is_probed(path: str) -> bool:
+    """Whether a file of Megatron-LM is one that `MEGATRON_PATTERNS` check out."""
+    return path.startswith(f"{MEGATRON_DIR}/") or ("/" not in path and path.endswith(".py"))
 
 
 @dataclass(slots=True)
