@@ -7,6 +7,8 @@ own value as every other rank's.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import socket
 from typing import Any
@@ -48,6 +50,35 @@ def start_fake(rank: int, world_size: int) -> None:
 
     announce(rank, world_size)
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+    _fake_further_groups()
+
+
+def fake_when_asked() -> None:
+    """Makes the process group that a program asks for a fake one, whatever backend and store it names.
+
+    Rank and world size are those it passes, else those of the environment, as for a real group.
+    """
+    real = dist.init_process_group
+    signature = inspect.signature(real)
+
+    @functools.wraps(real)
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        from torch.testing._internal.distributed.fake_pg import FakeStore  # a second to import, for those that ask
+
+        asked = signature.bind(*args, **kwargs).arguments
+        rank, world_size = asked.get("rank", -1), asked.get("world_size", -1)
+        real(
+            "fake",
+            store=FakeStore(),
+            rank=rank if rank >= 0 else int(os.environ.get("RANK", 0)),
+            world_size=world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", 1)),
+        )
+
+    _replace("init_process_group", init_process_group)
+    _fake_further_groups()
+
+
+def _fake_further_groups() -> None:
     real_new_group = dist.new_group
 
     def new_group(

@@ -31,11 +31,10 @@ def versions(stand_in: bool) -> dict[str, str]:
     for name in _DISTRIBUTIONS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-    with contextlib.suppress(Exception):
-        import transformer_engine
-
+    transformer_engine = sys.modules.get("transformer_engine")
+    if transformer_engine is not None:
         suffix = " (Python package over a stand-in for its compiled module)" if stand_in else ""
-        found["transformer_engine"] = f"{transformer_engine.__version__}{suffix}"
+        found["transformer_engine"] = f"{getattr(transformer_engine, '__version__', '?')}{suffix}"
     for module in ("megatron.core", "megatron.bridge"):
         version = getattr(sys.modules.get(module), "__version__", None)
         if version is not None:
@@ -97,3 +96,20 @@ def imported(roots: Mapping[str, str]) -> list[str]:
                 found.add(f"{name}:{file[len(base) :].replace(os.sep, '/')}")
                 break
     return sorted(found)
+
+
+def compiled_cold() -> bool:
+    """Whether torch.compile compiled something in this process that no cache held."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is None:
+        return False
+    return bool(dynamo.counters["inductor"].get("fxgraph_cache_miss", 0))
+
+
+def peak_host_bytes() -> int:
+    """The most host memory this program has held (of this image: a restart begins anew)."""
+    with contextlib.suppress(OSError), open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
