@@ -76,7 +76,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 OPTIONS = st.builds(
     Options,
-    find=st.sampled_from(["regression", "improvement", "change"]),
+    find=st.sampled_from(["regression", "improvement", "any"]),
     noise_bytes=st.sampled_from([0, 0, None, 10 * MIB]),
     explain=st.sampled_from([0.9, 0.5, 1.0]),
     min_step_bytes=st.sampled_from([None, None, 64 * MIB, GIB]),

@@ -71,8 +71,8 @@ TABLE = [
     # Improvement mirrors all of it.
     ("9999922222", 5, Options(find="improvement"), "culprit", 5, {5: -7}, ()),
     ("2222299999", 5, Options(find="improvement"), "none", None, {}, ()),
-    ("9999922222", 5, Options(find="change"), "culprit", 5, {5: -7}, ()),
-    ("2222299999", 5, Options(find="change"), "culprit", 5, {5: 7}, ()),
+    ("9999922222", 5, Options(find="any"), "culprit", 5, {5: -7}, ()),
+    ("2222299999", 5, Options(find="any"), "culprit", 5, {5: 7}, ()),
     # What does not build is gone around, and is not blamed.
     ("00?0005555", 3, None, "culprit", 6, {6: 5}, ()),
     ("0000???555", 3, None, "blurred", None, {7: 5}, ((4, 6),)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from oombisect.search import (
     Censored,
@@ -32,16 +32,21 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Change:
-    """What one point's change adds, bytes. `stranded` is reserved on top of allocated."""
+    """What one point's change adds: bytes, and microseconds of a step.
+
+    `stranded` is reserved on top of allocated, `needed` what the allocator needs on top of it.
+    """
 
     allocated: int = 0
     stranded: int = 0
     external: int = 0
     phase: int = 0
     allocations: int = 0
+    needed: int = 0
+    step_time: int = 0
 
     def __neg__(self) -> Change:
-        return Change(-self.allocated, -self.stranded, -self.external, -self.phase, -self.allocations)
+        return Change(*(-getattr(self, field.name) for field in fields(self)))
 
 
 @dataclass
@@ -50,7 +55,8 @@ class World:
 
     `reverted` maps a point to the later point that takes its change back; `broken` points do not build, `lost` ones
     meet a failing machine; above `card` bytes a run dies (None: it is measured all the same), with
-    `death` bytes allocated (None: when the card is full); `noise` is the most a reading is off.
+    `death` bytes allocated (None: when the card is full); `noise` is the most a reading is off, bytes, `time_noise`
+    the most its step time is, microseconds.
     """
 
     count: int
@@ -63,6 +69,7 @@ class World:
     conflicts: frozenset[int] = frozenset()
     reverted: Mapping[int, int] = field(default_factory=dict)
     noise: int = 0
+    time_noise: int = 0
     seed: int = 0
     base: int = 40 * GIB
     asked: list[Request] = field(default_factory=list)
@@ -88,7 +95,7 @@ class World:
     def _all(self) -> dict[int, Change]:
         return {**self.changes, **{later: -self.changes[point] for point, later in self.reverted.items()}}
 
-    def _metrics(self, changes: list[Change], noise: int = 0) -> Metrics:
+    def _metrics(self, changes: list[Change], noise: int = 0, late: int = 0) -> Metrics:
         allocated = self.base + sum(c.allocated for c in changes) + noise
         return Metrics(
             allocated=allocated,
@@ -96,11 +103,14 @@ class World:
             external=GIB // 2 + sum(c.external for c in changes),
             allocations=1000 + sum(c.allocations for c in changes),
             phases=(("model", 10 * GIB + sum(c.phase for c in changes)), ("step_1", allocated)),
+            needed=allocated + sum(c.needed for c in changes),
+            step_time=1_000_000 + sum(c.step_time for c in changes) + late,
         )
 
     def _reading(self, changes: list[Change], salt: str) -> Observation:
-        noise = random.Random(f"{self.seed} {salt}").randint(-self.noise, self.noise) if self.noise else 0
-        metrics = self._metrics(changes, noise)
+        rng = random.Random(f"{self.seed} {salt}")
+        noise, late = (rng.randint(-most, most) if most else 0 for most in (self.noise, self.time_noise))
+        metrics = self._metrics(changes, noise, late)
         used = metrics.reserved + metrics.external
         if self.card is not None and used > self.card:
             over = used - self.card if self.death is None else metrics.allocated - self.death

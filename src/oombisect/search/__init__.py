@@ -8,6 +8,7 @@ conclusion = conclude(state)
 """
 
 from oombisect.search.conclusion import Conclusion, Step, Stretch, conclude
+from oombisect.search.metric import METRICS, Metric
 from oombisect.search.observation import (
     Censored,
     Conflict,
@@ -18,7 +19,7 @@ from oombisect.search.observation import (
     Observation,
     Unresolved,
 )
-from oombisect.search.options import Options
+from oombisect.search.options import FINDS, Options
 from oombisect.search.plan import plan
 from oombisect.search.requests import Measure, Remeasure, Request, Revert
 from oombisect.search.state import SearchError, State, observe, replay, start
@@ -30,9 +31,12 @@ __all__ = [
     "Conflict",
     "Delta",
     "Exact",
+    "FINDS",
     "Infra",
     "Kind",
+    "METRICS",
     "Measure",
+    "Metric",
     "Metrics",
     "Observation",
     "Options",

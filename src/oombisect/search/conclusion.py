@@ -7,7 +7,8 @@ from typing import Literal
 
 from oombisect.search import confirm
 from oombisect.search.confirm import Confirmed
-from oombisect.search.observation import NOTHING, Censored, Delta, Infra, Unresolved, fits, metrics_of
+from oombisect.search.metric import is_bounded, sought
+from oombisect.search.observation import NOTHING, Censored, Delta, Exact, Infra, Unresolved, metrics_of
 from oombisect.search.plan import is_over, unfinished
 from oombisect.search.state import State
 from oombisect.search.survey import Interval, Kind, Survey
@@ -23,6 +24,7 @@ class Step:
         index: the point that brought the change; for a blurred step the first readable point after it.
         parent: the point before it; for a blurred step the last readable point before it.
         delta: bytes it added; at least these if `censored`.
+        change: what it added of the metric searched for, in its unit; of `memory` the more of allocated and device.
         phases: the change of each phase's peak allocated that moved, bytes.
         named: it is large enough, of the sought kind, alone, and nothing speaks against it.
         blurred_with: first and last point that may have brought it, if what lies between cannot be measured.
@@ -33,6 +35,7 @@ class Step:
     delta: Delta
     confirmed: Confirmed
     named: bool
+    change: int = 0
     censored: bool = False
     phases: tuple[tuple[str, int], ...] = ()
     blurred_with: tuple[int, int] | None = None
@@ -51,7 +54,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """The outcome of a search. All sizes are bytes.
+    """The outcome of a search. Sizes are bytes; `change`, `epsilon` and what follows it have the unit of the metric.
 
     Args:
         kind: the verdict; `budget` also while the search is still under way.
@@ -59,6 +62,7 @@ class Conclusion:
         crossing_range: first and last point that may have done so.
         steps: every change found, the crossing one first, then by size.
         growth: bad minus good; at least this if `growth_is_bound`.
+        change: the same of the metric searched for, as a step has it.
         explained: the share of all movement that single changes account for, 0..1.
         unresolved: stretches of points that could not be measured, first and last.
         non_monotone: measured points where memory turned from rising to falling or back.
@@ -69,6 +73,8 @@ class Conclusion:
         min_step: the smallest change that was looked for and named.
         largest_open: the largest change that may still hide between two measured points.
         ceiling: no single change adds more than this of what was sought, as far as the readings tell.
+        good_fits: whether the good end fits the limit, or is not above the threshold; None: not known.
+        bad_fits: the same of the bad end.
         notes: further facts, each a sentence.
     """
 
@@ -78,6 +84,7 @@ class Conclusion:
     steps: tuple[Step, ...] = ()
     growth: Delta = NOTHING
     growth_is_bound: bool = False
+    change: int = 0
     explained: float = 0.0
     unresolved: tuple[tuple[int, int], ...] = ()
     non_monotone: tuple[int, ...] = ()
@@ -111,6 +118,7 @@ def conclude(state: State) -> Conclusion:
         steps=steps,
         growth=survey.growth,
         growth_is_bound=survey.span is not None and survey.span.censored,
+        change=0 if survey.span is None else _change(survey, survey.span),
         explained=survey.explained,
         unresolved=_unresolved(survey),
         non_monotone=_turning_points(survey),
@@ -121,8 +129,8 @@ def conclude(state: State) -> Conclusion:
         min_step=survey.min_step,
         largest_open=max((survey.movement(i) for i in survey.intervals if i.kind is Kind.OPEN), default=0),
         ceiling=max((survey.gain(i) for i in survey.intervals), default=0),
-        good_fits=fits(survey.good),
-        bad_fits=fits(survey.bad),
+        good_fits=survey.low_side(survey.good),
+        bad_fits=survey.low_side(survey.bad),
         notes=tuple(_notes(survey, steps)),
     )
 
@@ -136,10 +144,13 @@ def _ends(survey: Survey) -> tuple[Verdict, list[str]]:
         seen = state.seen(run)
         if isinstance(seen, Infra):
             kind = "infra"
-        elif isinstance(seen, Unresolved) and kind != "infra":
+        elif isinstance(seen, Unresolved | Censored) and state.told(seen) is None and kind != "infra":
             kind = "blurred"
         if isinstance(seen, Infra | Unresolved):
             notes.append(f"the {name} end could not be measured: {seen.reason}")
+        elif isinstance(seen, Censored) and state.told(seen) is None:
+            what = "its side of the threshold" if is_bounded(state.options.metric) else f"its {state.options.metric}"
+            notes.append(f"the {name} end ran out of memory, which does not tell {what}")
     return kind, notes
 
 
@@ -177,9 +188,9 @@ def _steps(survey: Survey) -> tuple[Step, ...]:
         interval
         for interval in survey.intervals
         if (interval.kind is Kind.STEP and (interval in named or survey.movement(interval) > survey.epsilon))
-        or (interval.kind is Kind.BLURRED and (interval.delta.size > survey.epsilon or interval == survey.crossing))
+        or (interval.kind is Kind.BLURRED and (interval.moved.size > survey.epsilon or interval == survey.crossing))
     ]
-    found.sort(key=lambda i: (i != survey.crossing, -i.delta.size, i.low))
+    found.sort(key=lambda i: (i != survey.crossing, -i.moved.size, i.low))
     return tuple(_step(survey, interval, named) for interval in found)
 
 
@@ -201,10 +212,16 @@ def _step(survey: Survey, interval: Interval, candidates: set[Interval]) -> Step
         and confirm.deserves_name(survey, interval)
         and confirmed not in ("refuted", "superseded")
         and not confirm.unanswered(survey, interval),
+        change=_change(survey, interval),
         censored=interval.censored,
-        phases=tuple((name, delta) for name, delta in moved.items() if abs(delta) > survey.epsilon),
+        phases=tuple((name, delta) for name, delta in moved.items() if abs(delta) > survey.epsilon_bytes),
         blurred_with=None if interval.single else _changes(survey, interval),
     )
+
+
+def _change(survey: Survey, interval: Interval) -> int:
+    """The change in what is sought; of several quantities, in that which moved most in the way asked for."""
+    return max(interval.moved.sought, key=survey.options.wanted)
 
 
 def _changes(survey: Survey, interval: Interval) -> tuple[int, int]:
@@ -224,7 +241,7 @@ def _crossing(survey: Survey) -> tuple[int | None, tuple[int, int] | None]:
 def _unresolved(survey: Survey) -> tuple[tuple[int, int], ...]:
     """Stretches of points that told nothing; in a blurred interval that is all of it, tried or not."""
     line = survey.state.line
-    hidden = set(survey.blind)
+    hidden = {*survey.blind, *line.skipped} - set(survey.readable)
     for interval in survey.intervals:
         if interval.kind is Kind.BLURRED:
             hidden.update(range(interval.low + 1, interval.high))
@@ -235,18 +252,15 @@ def _unresolved(survey: Survey) -> tuple[tuple[int, int], ...]:
 
 
 def _turning_points(survey: Survey) -> tuple[int, ...]:
-    """Readable points at which allocated or device memory turned by more than epsilon, the first of each plateau."""
+    """Readable points at which what is sought turned by more than epsilon, the first of each plateau."""
     exact = [
-        (run, metrics_of(reading))
+        (run, sought(survey.options.metric, reading.metrics))
         for run in survey.readable
-        if (reading := survey.state.reading(run)) is not None and not isinstance(reading, Censored)
+        if isinstance(reading := survey.state.reading(run), Exact)
     ]
     turns: set[int] = set()
-    for series in (
-        [(run, m.allocated) for run, m in exact],
-        [(run, m.reserved + m.external) for run, m in exact],
-    ):
-        turns.update(_turns(series, survey.epsilon))
+    for quantity in range(len(exact[0][1]) if exact else 0):
+        turns.update(_turns([(run, values[quantity]) for run, values in exact], survey.epsilon))
     return tuple(survey.state.line.point_of(run) for run in sorted(turns))
 
 
@@ -278,15 +292,21 @@ def _notes(survey: Survey, steps: tuple[Step, ...]) -> list[str]:
     """Facts that the other fields do not say, each a sentence."""
     state, span = survey.state, survey.span
     assert survey.good is not None and survey.bad is not None and span is not None
-    good, bad = fits(survey.good), fits(survey.bad)
+    good, bad = survey.low_side(survey.good), survey.low_side(survey.bad)
+    if state.options.threshold_bytes is None:
+        limit, lower, upper = "limit", "both ends fit the limit", "neither end fits the limit"
+    else:
+        limit, lower, upper = "threshold", "neither end is above the threshold", "both ends are above the threshold"
     facts = [
         (span.kind is Kind.UNKNOWN, "both ends ran out of memory, so their sizes cannot be compared"),
-        (not good and not bad, "neither end fits the limit, so no change crosses it; steps are attributed by size"),
-        (good and bad, "both ends fit the limit, so no change crosses it; steps are attributed by size"),
-        (good != bad and survey.crossing is None, "the limit is crossed the other way round than was asked for"),
+        (good is bad is False, f"{upper}, so no change crosses it; steps are attributed by size"),
+        (good is bad is True, f"{lower}, so no change crosses it; steps are attributed by size"),
+        (good != bad and survey.crossing is None, f"the {limit} is crossed the other way round than was asked for"),
         (not survey.grew and survey.gain(span) > 0, "what moved between the ends is within the noise of a reading"),
         (
-            is_over(survey) and state.options.wanted(survey.growth.cached) > survey.epsilon,
+            state.options.metric == "memory"
+            and is_over(survey)
+            and state.options.wanted(survey.growth.cached) > survey.epsilon,
             "reserved minus allocated moved the way that was asked for, but neither allocated nor device memory did",
         ),
         (

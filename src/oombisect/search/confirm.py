@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from oombisect.search.observation import Censored, Conflict, Delta, Exact, Infra, Unresolved, fits
+from oombisect.search.observation import Censored, Conflict, Exact, Infra, Reading, Unresolved
 from oombisect.search.requests import Remeasure, Request, Revert
 from oombisect.search.survey import Interval, Kind, Survey
 
@@ -67,20 +67,17 @@ def supported(survey: Survey, step: Interval) -> bool | None:
     They do if the fresh change is nearer to the first one than to none at all.
     """
     state = survey.state
-    pairs = [(state.reading(run), state.fresh.get(run)) for run in (step.low, step.high)]
-    fresh = [second for _, second in pairs]
+    fresh = [state.fresh.get(run) for run in (step.low, step.high)]
     if any(second is None or isinstance(second, Infra) for second in fresh):
         return None
-    if any(isinstance(second, Unresolved | Conflict) for second in fresh):
+    before, after = map(state.told, fresh)
+    if before is None or after is None:
         return False
-    before, after = fresh
-    assert isinstance(before, Exact | Censored) and isinstance(after, Exact | Censored)
     if step.censored or isinstance(before, Censored) or isinstance(after, Censored):
         return not step.flips or crossing_repeats(survey, step)
-    again = Delta.between(before.metrics, after.metrics)
     if survey.gain(step) <= survey.epsilon:
         return not step.flips or crossing_repeats(survey, step)
-    return _share(survey, step, again) > 1 / 2
+    return _share(survey, step, before, after) > 1 / 2
 
 
 def crossing_repeats(survey: Survey, step: Interval) -> bool | None:
@@ -91,7 +88,8 @@ def crossing_repeats(survey: Survey, step: Interval) -> bool | None:
         if second is None or isinstance(second, Infra):
             return None
         assert first is not None
-        answers.append(isinstance(second, Exact | Censored) and fits(first) == fits(second))
+        told = survey.state.told(second)
+        answers.append(told is not None and survey.low_side(first) == survey.low_side(told))
     return all(answers)
 
 
@@ -118,11 +116,12 @@ def _falls_without(survey: Survey, step: Interval) -> bool | None:
     reverted, bad = survey.state.reverts.get(step.high), survey.bad
     if not isinstance(reverted, Exact) or bad is None:
         return None
-    if step.flips and fits(reverted) != fits(bad):
+    other_side = survey.low_side(reverted) != survey.low_side(bad)
+    if step.flips and other_side:
         return True
     if step.censored or isinstance(bad, Censored) or survey.gain(step) <= survey.epsilon:
-        return fits(reverted) != fits(bad)
-    return _share(survey, step, Delta.between(reverted.metrics, bad.metrics)) > 1 / 2
+        return other_side
+    return _share(survey, step, reverted, bad) > 1 / 2
 
 
 def still_needed_elsewhere(survey: Survey, step: Interval) -> bool:
@@ -139,11 +138,11 @@ def taken_back(survey: Survey) -> set[Interval]:
     exact = [i for i in survey.intervals if i.kind in (Kind.STEP, Kind.BLURRED) and not i.censored]
     ups = [i for i in candidates(survey) if not i.censored and not _falls_without(survey, i)]
     pairs = [
-        ((up.delta + down.delta).size, -up.low, up, down)
+        ((up.moved + down.moved).size, -up.low, up, down)
         for up in ups
         for down in exact
         if down.low >= up.high
-        and (up.delta + down.delta).size <= max(survey.epsilon, round((1 - options.explain) * survey.gain(up)))
+        and (up.moved + down.moved).size <= max(survey.epsilon, round((1 - options.explain) * survey.gain(up)))
     ]
     taken: dict[Interval, Interval] = {}
     for _, _, up, down in sorted(pairs, key=lambda pair: (pair[0], pair[1], pair[3].low)):
@@ -152,9 +151,9 @@ def taken_back(survey: Survey) -> set[Interval]:
     return set(taken)
 
 
-def _share(survey: Survey, step: Interval, again: Delta) -> float:
+def _share(survey: Survey, step: Interval, before: Reading, after: Reading) -> float:
     """What part of a change a second look at it shows, in the quantity in which it was largest."""
     wanted = survey.state.options.wanted
-    pairs = ((step.delta.allocated, again.allocated), (step.delta.device, again.device))
+    pairs = zip(step.moved.sought, survey.moved(before, after).sought, strict=True)
     first, second = max(pairs, key=lambda pair: wanted(pair[0]))
     return second / first

@@ -26,6 +26,7 @@ class Line:
         places: the runs of each group.
         mileage: summed relevance of the changes up to and including each run's own, ascending.
         known: runs whose measurement is cached, ascending.
+        skipped: runs that are never probed, ascending.
     """
 
     count: int
@@ -34,10 +35,16 @@ class Line:
     places: Mapping[int, tuple[int, ...]]
     mileage: tuple[float, ...]
     known: tuple[int, ...]
+    skipped: tuple[int, ...] = ()
 
     @classmethod
     def of(
-        cls, count: int, weights: Sequence[float] | None, groups: Sequence[Hashable] | None, known: Collection[int]
+        cls,
+        count: int,
+        weights: Sequence[float] | None,
+        groups: Sequence[Hashable] | None,
+        known: Collection[int],
+        skip: Collection[int] = (),
     ) -> Line:
         """Build the line of `count` points. Arguments are those of `state.start`."""
         numbers: dict[Hashable, int] = {}
@@ -50,7 +57,8 @@ class Line:
         relevance = [1.0] * len(first) if weights is None else [float(weights[i]) for i in first]
         floor = _FLOOR * sum(relevance[1:]) / len(relevance) or 1.0
         mileage = tuple(accumulate(floor + r if r < floor else r for r in relevance))
-        cached = {labels[i] for i in known}
+        skipped = {labels[i] for i in skip}
+        cached = {labels[i] for i in known} - skipped
         return cls(
             count,
             first,
@@ -58,6 +66,7 @@ class Line:
             {label: tuple(runs) for label, runs in places.items()},
             mileage,
             tuple(run for run, label in enumerate(group) if label in cached),
+            tuple(run for run, label in enumerate(group) if label in skipped),
         )
 
     @property
@@ -78,9 +87,20 @@ class Line:
 
     def is_known(self, run: int) -> bool:
         """Whether the run's measurement was cached from the start."""
-        at = bisect_left(self.known, run)
-        return at < len(self.known) and self.known[at] == run
+        return _holds(self.known, run)
+
+    def is_skipped(self, run: int) -> bool:
+        return _holds(self.skipped, run)
+
+    def between(self, low: int, high: int) -> int:
+        """How many runs strictly between two may be probed."""
+        return high - low - 1 - (bisect_left(self.skipped, high) - bisect_right(self.skipped, low))
 
     def distance(self, low: int, high: int) -> float:
         """Summed relevance of the changes after run `low` up to run `high`."""
         return self.mileage[high] - self.mileage[low]
+
+
+def _holds(runs: Sequence[int], run: int) -> bool:
+    at = bisect_left(runs, run)
+    return at < len(runs) and runs[at] == run

@@ -10,7 +10,8 @@ class Metrics:
     """The memory of one point, of the rank that decides.
 
     `allocated` and `reserved` are peaks of PyTorch's allocator, `external` lies outside it, `allocations` is a count,
-    `phases` holds each phase's peak allocated by name.
+    `phases` holds each phase's peak allocated by name. `needed` is the least the allocator must be given for the run to
+    survive, `step_time` the microseconds of a step; None where nobody measured them.
     """
 
     allocated: int
@@ -18,6 +19,8 @@ class Metrics:
     external: int = 0
     allocations: int = 0
     phases: tuple[tuple[str, int], ...] = ()
+    needed: int | None = None
+    step_time: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,10 @@ def _search(survey: Survey, slots: int) -> list[Request]:
 def _shares(survey: Survey, slots: int) -> dict[Interval, int]:
     """How many probes each interval gets: one after another to the one with the most movement per piece."""
     free = {
-        interval: (survey.movement(interval), interval.high - interval.low - 1 - len(interval.broken))
+        interval: (
+            survey.movement(interval),
+            survey.state.line.between(interval.low, interval.high) - len(interval.broken),
+        )
         for interval in survey.intervals
         if survey.worth_splitting(interval) and interval != survey.open_crossing
     }

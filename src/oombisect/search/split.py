@@ -18,17 +18,17 @@ def split(
     """Up to `probes` runs strictly between `low` and `high` that cut the interval into even shares of relevance.
 
     Args:
-        broken: runs in between that were measured and told nothing, ascending.
+        broken: runs in between that were measured and told nothing, ascending. Those that are skipped are none of them.
         patient: try every run between broken ones, however many there are.
 
     Returns:
         Ascending runs; none if there is nothing left worth trying, so that the interval stays blurred.
     """
-    gaps = [gap for gap in pairwise((low, *broken, high)) if gap[1] - gap[0] > 1]
+    gaps = [gap for gap in pairwise((low, *broken, high)) if line.between(*gap)]
     outer = [gap for gap in gaps if gap[0] == low or gap[1] == high]
     if outer:
         gaps = outer
-    elif not patient and len(broken) >= patience(high - low):
+    elif not patient and len(broken) >= patience(line.between(low, high)):
         return []
     chosen: list[int] = []
     for share in range(1, probes + 1):
@@ -42,17 +42,18 @@ def split(
     return sorted(chosen)
 
 
-def patience(width: int) -> int:
+def patience(places: int) -> int:
     """How many broken runs of an interval are tried before what lies between them is given up."""
-    return 2 * width.bit_length() + 4
+    return 2 * (places + 1).bit_length() + 4
 
 
-def can_split(width: int, broken: Sequence[int], low: int, high: int, *, patient: bool) -> bool:
+def can_split(line: Line, low: int, high: int, broken: Sequence[int], *, patient: bool) -> bool:
     """Whether `split` would find anything."""
-    if width - 1 == len(broken):
+    places = line.between(low, high)
+    if places == len(broken):
         return False
-    outer = not broken or broken[0] - low > 1 or high - broken[-1] > 1
-    return outer or patient or len(broken) < patience(width)
+    outer = not broken or line.between(low, broken[0]) or line.between(broken[-1], high)
+    return bool(outer) or patient or len(broken) < patience(places)
 
 
 def _cached(
@@ -104,9 +105,9 @@ def _nearest(line: Line, left: int, right: int, chosen: Sequence[int], target: f
     """The run strictly between, not chosen yet, whose mileage is nearest to the target; the lower one on a tie."""
     above = bisect_left(line.mileage, target, left + 1, right)
     below = above - 1
-    while above < right and above in chosen:
+    while above < right and (above in chosen or line.is_skipped(above)):
         above += 1
-    while below > left and below in chosen:
+    while below > left and (below in chosen or line.is_skipped(below)):
         below -= 1
     if below <= left:
         return above if above < right else None

@@ -10,7 +10,8 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from oombisect.search.line import Line
-from oombisect.search.observation import Censored, Conflict, Exact, Infra, Observation, Reading, Unresolved
+from oombisect.search.metric import NotMeasured, is_bounded, value
+from oombisect.search.observation import Censored, Conflict, Exact, Infra, Observation, Reading
 from oombisect.search.options import Options
 from oombisect.search.requests import Measure, Remeasure, Request, Revert
 
@@ -61,9 +62,17 @@ class State:
         return self.readings.get(self.line.group[run])
 
     def reading(self, run: int) -> Reading | None:
-        """The run's memory, None where there is none to know."""
-        seen = self.seen(run)
-        return seen if isinstance(seen, Exact | Censored) else None
+        """What was measured of a run, None where there is nothing to know."""
+        return self.told(self.seen(run))
+
+    def told(self, seen: Observation | None) -> Reading | None:
+        """An observation as far as it tells anything of what is searched for."""
+        if isinstance(seen, Exact):
+            return seen
+        if not isinstance(seen, Censored) or not is_bounded(self.options.metric):
+            return None
+        threshold = self.options.threshold_bytes
+        return seen if threshold is None or value(self.options.metric, seen.bounds) > threshold else None
 
     @property
     def room(self) -> int | None:
@@ -77,6 +86,7 @@ def start(
     weights: Sequence[float] | None = None,
     groups: Sequence[Hashable] | None = None,
     known: Collection[int] = frozenset(),
+    skip: Collection[int] = frozenset(),
 ) -> State:
     """The state before anything is measured.
 
@@ -86,6 +96,8 @@ def start(
         weights: how relevant each point's own change is, 0 or more (that of point 0 is not used).
         groups: equal ids for points that are the same measurement; a reading of one answers for all.
         known: points whose measurement is cached: free, so preferred near a midpoint.
+        skip: points that must not be probed, with all that are the same measurement; to the conclusion they are points
+            that cannot be measured.
 
     Raises:
         BadAxis: the axis cannot be searched.
@@ -97,9 +109,14 @@ def start(
             raise BadAxis(f"{len(values)} {name} were given for {count} points")
     if weights is not None and not all(0 <= weight < float("inf") for weight in weights):
         raise BadAxis("a weight is negative or not finite")
-    if not all(0 <= index < count for index in known):
-        raise BadAxis("a known point is not on the axis")
-    return State(Line.of(count, weights, groups, known), options or Options())
+    for name, points in (("known", known), ("skipped", skip)):
+        if not all(0 <= index < count for index in points):
+            raise BadAxis(f"a {name} point is not on the axis")
+    line = Line.of(count, weights, groups, known, skip)
+    for name, run in (("good", 0), ("bad", line.end)):
+        if line.is_skipped(run):
+            raise BadAxis(f"the {name} end is skipped, or a point that is the same measurement is")
+    return State(line, options or Options())
 
 
 def observe(state: State, request: Request, observation: Observation) -> State:
@@ -116,6 +133,11 @@ def observe(state: State, request: Request, observation: Observation) -> State:
         raise NoSuchPoint(f"{request} is outside {lowest}..{line.count - 1}")
     if isinstance(observation, Conflict) and not isinstance(request, Revert):
         raise WrongAnswer(f"{observation} cannot answer {request}")
+    if isinstance(observation, Exact):
+        try:
+            value(state.options.metric, observation.metrics)
+        except NotMeasured as error:
+            raise WrongAnswer(f"{observation} cannot answer a search for {state.options.metric}: {error}") from error
     run = line.run_of(request.index)
     if isinstance(request, Revert) and line.first[run] != request.index:
         raise NoSuchPoint(f"{request}: this point is the same measurement as the one before it")
@@ -153,8 +175,3 @@ def _table(state: State, request: Request) -> Mapping[int, Observation]:
             return state.fresh
         case Revert():
             return state.reverts
-
-
-def is_blind(observation: Observation | None) -> bool:
-    """Whether a measured point told nothing about memory."""
-    return isinstance(observation, Unresolved | Infra)
