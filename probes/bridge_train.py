@@ -25,6 +25,7 @@ _START = "OOMBISECT_PROBE_STARTED"
 _STARTED = float(os.environ.setdefault(_START, repr(time.monotonic())))
 _RESTARTED = "OOMBISECT_PROBE_RESTARTS"
 _HASH_SEED = "0"
+_RUN = "<run>"  # stands for this run's folder in a description
 _job = ""  # the path of the job this process runs
 
 from probe_support import bytecode  # noqa: E402
@@ -141,7 +142,7 @@ class _Probe:
         result["recipe_function"] = str(job.recipe)
         self._prepare_imports()
         from probe_support import configuration
-        from probe_support.plain import canonical, config_hash, plain
+        from probe_support.plain import canonical, config_hash
 
         self.phase = "recipe"
         config = configuration.build(job.recipe, self.notes)
@@ -150,8 +151,11 @@ class _Probe:
         )
         self.phase = "config"
         if job.config_file:
+            frozen = _with_host_paths(frozen, str(self.out))
             frozen = json.loads(Path(job.config_file).read_text())
             configuration.freeze(config, frozen, self.notes)
+        if job.describe:
+            result["given"] = json.loads(canonical(self._described(config)))
         configuration.apply_overrides(config, job.overrides, self.notes)
         layout = configuration.layout(config, self._placed(), self.notes)
         count = configuration.micro_batches(config, layout, job.micro_batches)
@@ -165,17 +169,27 @@ class _Probe:
             micro_batches=count,
             micro_batch_size=int(config.train.micro_batch_size),
         )
-        described = _without_host_paths(plain(config), {str(self.out): "<run>", os.getcwd(): "<run>"})
-        if isinstance(described.get("dist"), dict):
-            described["dist"].pop("local_rank", None)  # who this rank is, not what is configured
+        described = self._described(config)
+        if job.describe:
+            result["outcome"] = "described"
+            return
         result.update(config=json.loads(canonical(described)), config_hash=config_hash(described))
         self._apply_environment(getattr(config, "env_vars", None) or {})
         self._start_device(layout.world_size)
         self._train(config, count)
+    def _described(self, config: Any) -> dict[str, Any]:
+        """The configuration as plain values that do not depend on where this run is."""
+        from probe_support.plain import plain
+
+        described = _without_host_paths(plain(config), {str(self.out): _RUN, os.getcwd(): _RUN})
+        if isinstance(described.get("dist"), dict):
+            described["dist"].pop("local_rank", None)  # who this rank is, not what is configured
+        return dict(described)
+
 
     def _placed(self) -> Job:
         """The job with what torchrun decided, where it launched this process."""
-        if self.fake:
+        if self.fake or self.job.describe:
             return self.job
         from dataclasses import replace
 
@@ -336,13 +350,9 @@ def _without_host_paths(value: Any, names: dict[str, str]) -> Any:
     return value
 
 
-def _compiled_cold() -> bool:
-    """Whether torch.compile compiled something in this process that no cache held."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    if dynamo is None:
-        return False
-    counters = dynamo.counters["inductor"]
-    return bool(counters.get("fxgraph_cache_miss", 0))
+def _with_host_paths(value: Any, folder: str) -> Any:
+    """The opposite of `_without_host_paths`: what was described by another run is of this one's folder."""
+    return _without_host_paths(value, {_RUN: folder})
 
 
 def run_forked(path: str) -> int:

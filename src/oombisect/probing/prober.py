@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oombisect.probing.collect import ProbeRun, RankResult, classify_death, merge, read_result
+from oombisect.probing.description import Description, NoDescription, read_description
 from oombisect.probing.devices import Device
 from oombisect.probing.guard import Ended, Limits, run_guarded
 from oombisect.probing.interpreter import Interpreter
 from oombisect.probing.worker import Worker, WorkerDied
-from oombisect.probing.workload import PLAIN, RecipeCall, Sources, Variation, Workload, job_json
+from oombisect.probing.workload import CONFIG_FILE, PLAIN, Call, ConfigCall, Sources, Variation, Workload, job_json
 from oombisect.resources import probes_dir
 
 ABORT_FILE_VARIABLE = "OOMBISECT_VGPU_ABORT_FILE"
@@ -48,7 +49,7 @@ class Prober:
 
     def run(
         self,
-        call: RecipeCall,
+        call: Call,
         sources: Sources,
         out: Path,
         variation: Variation,
@@ -66,20 +67,40 @@ class Prober:
             results = self._run_torchrun(call, sources, out, variation)
         return merge(results, self.device, out)
 
+    def describe(self, call: Call, sources: Sources, out: Path) -> Description:
+        """The configuration that `call` makes, with nothing trained. Files are left in `out`, which is made.
+
+        Raises:
+            NoDescription: the code does not build, import or accept it.
+            OombisectError: it cannot be started at all.
+        """
+        out.mkdir(parents=True, exist_ok=True)
+        job = self._write_job(call, sources, out, PLAIN, 0, describe=True)
+        ended = self._run_alone(job, out, 0, PLAIN)
+        found = read_description(out, 0)
+        if found is None:
+            raise NoDescription(classify_death(out, 0, ended, self.limits).reason)
+        return found
+
     def _run_ranks(
-        self, call: RecipeCall, sources: Sources, out: Path, variation: Variation, ranks: tuple[int, ...]
+        self, call: Call, sources: Sources, out: Path, variation: Variation, ranks: tuple[int, ...]
     ) -> list[RankResult]:
         first = self._run_rank(call, sources, out, variation, ranks[0] if ranks else 0)
         rest = ranks[1:] if ranks else tuple(rank for rank in first.suggested_ranks if rank != first.rank)
         return [first, *(self._run_rank(call, sources, out, variation, rank) for rank in rest)]
 
-    def _run_rank(self, call: RecipeCall, sources: Sources, out: Path, variation: Variation, rank: int) -> RankResult:
+    def _run_rank(self, call: Call, sources: Sources, out: Path, variation: Variation, rank: int) -> RankResult:
         job = self._write_job(call, sources, out, variation, rank)
-        ended = self._fork(job, out, rank, variation)
+        ended = self._run_alone(job, out, rank, variation)
+        return read_result(out, rank, ended) or classify_death(out, rank, ended, self.limits)
+
+    def _run_alone(self, job: Path, out: Path, rank: int, variation: Variation) -> Ended:
+        """Run a job in one process: forked by the worker, else started."""
+        ended = self._fork(job, out, rank, variation) if self.device.process_group == "fake" else None
         if ended is None:
             command = [str(self.interpreter.path), str(probes_dir() / _SCRIPT), str(job)]
             ended = self._launch(command, out, rank, variation)
-        return read_result(out, rank, ended) or classify_death(out, rank, ended, self.limits)
+        return ended
 
     def _fork(self, job: Path, out: Path, rank: int, variation: Variation) -> Ended | None:
         """Have the worker fork the probe; None if there is no worker that can."""
@@ -96,7 +117,7 @@ class Prober:
             self._worker_failed = True
             return None
 
-    def _run_torchrun(self, call: RecipeCall, sources: Sources, out: Path, variation: Variation) -> list[RankResult]:
+    def _run_torchrun(self, call: Call, sources: Sources, out: Path, variation: Variation) -> list[RankResult]:
         world = self.workload.world_size or self.device.count
         job = self._write_job(call, sources, out, variation, 0)
         command = [str(self.interpreter.path), str(probes_dir() / _SCRIPT), str(job)]
@@ -110,7 +131,11 @@ class Prober:
                 break
         return results
 
-    def _write_job(self, call: RecipeCall, sources: Sources, out: Path, variation: Variation, rank: int) -> Path:
+    def _write_job(
+        self, call: Call, sources: Sources, out: Path, variation: Variation, rank: int, describe: bool = False
+    ) -> Path:
+        if isinstance(call, ConfigCall) and call.config is not None:
+            (out / CONFIG_FILE).write_text(json.dumps(call.config, indent=1, sort_keys=True) + "\n")
         job = job_json(
             self.workload,
             call,
@@ -122,6 +147,7 @@ class Prober:
             simulated=self.device.simulated,
             model_configs=probes_dir() / "model_configs",
             out=out,
+            describe=describe,
         )
         path = out / f"job-{rank}.json"
         path.write_text(json.dumps(job, indent=1, sort_keys=True) + "\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 JOB_SCHEMA = 1
+CONFIG_FILE = "config.json"
 MIN_ITERATIONS = 3  # optimizer state appears at the end of the first step, so the second is the first full peak
 
 
@@ -27,6 +28,35 @@ class RecipeCall:
             "function": self.function,
             "kwargs": dict(self.kwargs),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigCall:
+    """A recipe's config, changed: `config` is laid over it (a config as probes describe it, or parts of one), then
+    `overrides` are applied as Bridge writes them. `env` are variables of the process; they win over the config's own.
+    """
+
+    recipe: RecipeCall
+    overrides: tuple[str, ...] = ()
+    config: Mapping[str, Any] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "recipe": self.recipe.to_json(),
+            "overrides": list(self.overrides),
+            "config": self.config,
+            "env": dict(self.env),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ConfigCall:
+        recipe = RecipeCall(**data["recipe"])
+        return cls(recipe, tuple(data["overrides"]), data["config"], dict(data["env"]))
+
+
+Call = RecipeCall | ConfigCall
+"""What a probe runs at a point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +120,7 @@ class Sources:
 
 def job_json(
     workload: Workload,
-    call: RecipeCall,
+    call: Call,
     sources: Sources,
     variation: Variation,
     *,
@@ -100,9 +130,14 @@ def job_json(
     simulated: bool,
     model_configs: Path,
     out: Path,
+    describe: bool = False,
 ) -> dict[str, Any]:
-    """The job file of one probe process, schema 1 (docs/probe.md)."""
-    env = dict(workload.env)
+    """The job file of one probe process, schema 1 (docs/probe.md).
+
+    A config that is laid over the recipe's is the file `CONFIG_FILE` in `out`; with `describe` nothing is trained.
+    """
+    changed = call if isinstance(call, ConfigCall) else ConfigCall(call)
+    env = {**workload.env, **changed.env}
     if variation.alloc_conf is not None:
         env["PYTORCH_CUDA_ALLOC_CONF"] = env["PYTORCH_ALLOC_CONF"] = variation.alloc_conf
     return {
@@ -110,8 +145,8 @@ def job_json(
         "kind": "bridge_train",
         "source_paths": [str(path) for path in sources.paths],
         "roots": {name: str(path) for name, path in sources.roots.items()},
-        "recipe": call.to_json(),
-        "overrides": list(workload.overrides),
+        "recipe": changed.recipe.to_json(),
+        "overrides": [*workload.overrides, *changed.overrides],
         "iterations": workload.iterations,
         "seed": workload.seed,
         "rank": rank,
@@ -126,6 +161,7 @@ def job_json(
         "transformer_engine": None,
         "model_configs": str(model_configs),
         "record_history": True,
-        "config_file": None,
+        "config_file": None if changed.config is None else str(out / CONFIG_FILE),
+        "describe": describe,
         "out": str(out),
     }
