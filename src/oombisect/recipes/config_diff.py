@@ -12,6 +12,9 @@ class _Absent:
         return "absent"
 
 
+TYPE = "_type"
+"""Where a plain config keeps the class of an object, as the probe writes it."""
+
 ABSENT = _Absent()
 """Stands for a leaf that one of the two configs does not have (None is a value)."""
 
@@ -42,6 +45,77 @@ def diff(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, .
     paths = sorted(old.keys() | new.keys())
     changes = (Change(path, old.get(path, ABSENT), new.get(path, ABSENT)) for path in paths)
     return tuple(c for c in changes if not _same(c.before, c.after))
+
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The smallest part of two configs that differs and can be set by itself: a scalar, a list, a whole object.
+
+    `path` are the names that lead to it; `before` and `after` are its values (`ABSENT` where it is not there).
+    """
+
+    path: Path
+    before: Any
+    after: Any
+
+
+def pieces(before: Mapping[str, Any], after: Mapping[str, Any], path: Path = ()) -> Iterator[Piece]:
+    """The parts that differ, by path.
+
+    A list is one piece: its elements mean nothing alone. So is an object that is of another class, or is there on one
+    side only. Keys have no order, and values are compared as `diff` compares them.
+    """
+    for name in sorted(before.keys() | after.keys()):
+        one, other = before.get(name, ABSENT), after.get(name, ABSENT)
+        if not any(diff({name: one} if one is not ABSENT else {}, {name: other} if other is not ABSENT else {})):
+            continue
+        if _same_kind(one, other):
+            yield from pieces(one, other, (*path, name))
+        else:
+            yield Piece((*path, name), one, other)
+
+
+def _same_kind(one: Any, other: Any) -> bool:
+    """Whether two values are objects of one class, so that each of their fields can be set by itself."""
+    mappings = isinstance(one, Mapping) and isinstance(other, Mapping)
+    return mappings and one.get(TYPE) == other.get(TYPE)
+
+
+def value_at(config: Mapping[str, Any], path: Path) -> Any:
+    """What lies at a path; `ABSENT` where nothing does."""
+    value: Any = config
+    for name in path:
+        if not isinstance(value, Mapping) or name not in value:
+            return ABSENT
+        value = value[name]
+    return value
+
+
+def with_value(config: Mapping[str, Any], path: Path, value: Any) -> dict[str, Any]:
+    """`config` with another value at a path (`ABSENT`: with nothing there); what is not on the path is shared.
+
+    Mappings on the way that are not there are made.
+    """
+    name, *rest = path
+    changed = dict(config)
+    if rest:
+        inner = config.get(name)
+        changed[name] = with_value(inner if isinstance(inner, Mapping) else {}, tuple(rest), value)
+    elif value is ABSENT:
+        changed.pop(name, None)
+    else:
+        changed[name] = value
+    return changed
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, whatever they are; see `diff`."""
+    if one is ABSENT or other is ABSENT:
+        return one is other
+    return not diff({"value": one}, {"value": other})
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
