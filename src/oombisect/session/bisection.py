@@ -62,7 +62,10 @@ class CannotRevert(Exception):
 
 @dataclass
 class Bisection:
-    """One session over one line."""
+    """One search over one line.
+
+    `scope` names a search inside another one of the same session: its events carry it, and only those are its own.
+    """
 
     store: Store
     session: str
@@ -70,6 +73,7 @@ class Bisection:
     measurer: Measurer
     options: Options
     limit: int
+    scope: str = ""
 
     def run(self) -> Conclusion:
         """Search to the end.
@@ -81,18 +85,18 @@ class Bisection:
         while requests := plan(state):
             request = requests[0]
             observation, payload = self._answer(request)
-            self.store.append_event(self.session, OBSERVATION, {"request": _to_json(request), **payload})
+            self._record(OBSERVATION, {"request": _to_json(request), **payload})
             state = observe(state, request, observation)
             self._check_ends(request, observation)
             self.measurer.watcher.progress(_progress(state))
         return conclude(state)
 
-    def report(self, conclusion: Conclusion, *, reproduce: Sequence[str], workload: Mapping[str, Any]) -> Report:
+    def verdict(self, conclusion: Conclusion) -> Verdict:
         """The verdict, its steps judged by further probes where the class is in doubt."""
         targets = self.line.targets
         steps = Judge(self.line, self.measurer, self.limit, conclusion).steps()
         crossing = conclusion.crossing
-        verdict = Verdict(
+        return Verdict(
             kind=_kind(conclusion, steps),
             limit_bytes=self.limit,
             crossing=targets[crossing].key if crossing is not None else None,
@@ -106,6 +110,10 @@ class Bisection:
             unresolved=tuple((targets[a].key, targets[b].key) for a, b in conclusion.unresolved),
             notes=(*conclusion.notes, *_notes(conclusion, self.options)),
         )
+
+    def report(self, verdict: Verdict, *, reproduce: Sequence[str], workload: Mapping[str, Any]) -> Report:
+        """Everything there is to say, `verdict` first."""
+        targets = self.line.targets
         good, bad = (self._end(index) for index in (0, len(targets) - 1))
         events = [event.payload for event in self.store.events(self.session) if event.kind == OBSERVATION]
         return Report(
@@ -123,11 +131,11 @@ class Bisection:
     def _replayed(self) -> State:
         """The search as far as this session came; what was known at its start is fixed then, for the budget's sake."""
         targets = self.line.targets
-        events = self.store.events(self.session)
+        events = [event for event in self.store.events(self.session) if event.payload.get("scope", "") == self.scope]
         begun = next((event.payload for event in events if event.kind == START), None)
         if begun is None:
             begun = {"known": [index for index, target in enumerate(targets) if self.measurer.known(target)]}
-            self.store.append_event(self.session, START, begun)
+            self._record(START, begun)
         state = start(
             len(targets),
             self.options,
@@ -141,6 +149,9 @@ class Bisection:
                 state = observe(state, request, observation)
                 self._check_ends(request, observation)
         return state
+
+    def _record(self, kind: str, payload: Mapping[str, Any]) -> None:
+        self.store.append_event(self.session, kind, {**payload, **({"scope": self.scope} if self.scope else {})})
 
     def _answer(self, request: Request) -> tuple[Observation, dict[str, Any]]:
         purpose = _NAMES[type(request)]

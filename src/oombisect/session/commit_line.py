@@ -30,16 +30,31 @@ class CommitTargets:
     scanner: RecipeScanner
     recipe: str
 
-    def of(self, sha: str, subject: str, trees: RelevantTrees, *, date: str = "", key: str = "") -> Target:
-        """The target of a commit, the user's or ours (a reverted tip, known by `key`); `date` is ISO 8601."""
+    def of(
+        self,
+        sha: str,
+        subject: str,
+        trees: RelevantTrees,
+        *,
+        date: str = "",
+        key: str = "",
+        megatron: str | None = None,
+        repo: str = "bridge",
+    ) -> Target:
+        """The target of a commit, the user's or ours (a reverted tip, known by `key`); `date` is ISO 8601.
+
+        With `megatron` that commit of Megatron-LM lies in the place of the pinned one: the key is `bridge+megatron`.
+        `repo`: on whose history the point lies.
+        """
         return Target(
-            key=key or sha,
+            key=key or (f"{sha}+{megatron}" if megatron else sha),
             subject=subject,
             trees={"bridge": trees.bridge, "megatron-lm": trees.megatron},
             submodule=trees.gitlink,
             committed=datetime.fromisoformat(date) if date else None,
             call=lambda: self._call(sha),
-            lay_out=lambda: self._lay_out(sha),
+            lay_out=lambda: self._lay_out(sha, megatron),
+            repo=repo,
         )
 
     def _call(self, sha: str) -> RecipeCall:
@@ -49,9 +64,9 @@ class CommitTargets:
             raise CannotProbe(f"{error.cause}. {error.way_out}") from error
         return RecipeCall(self.recipe, found.module, found.function, found.kwargs)
 
-    def _lay_out(self, sha: str) -> Sources:
+    def _lay_out(self, sha: str, megatron: str | None) -> Sources:
         try:
-            laid = self.repository.materialise(sha, self.slot)
+            laid = self.repository.materialise(sha, self.slot, megatron)
         except MissingCommit as error:
             raise CannotProbe(error.cause) from error
         return Sources(laid.source_paths, {name: Path(root) for name, root in laid.roots.items()})

@@ -68,7 +68,7 @@ def bisect_range(
             )
             conclusion = bisection.run()
             report = bisection.report(
-                conclusion,
+                bisection.verdict(conclusion),
                 workload=workshop.prober.workload.to_json() | {"device": workshop.device.name},
                 reproduce=reproduce_commands(conclusion, line, request, workshop),
             )

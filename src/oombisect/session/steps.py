@@ -179,7 +179,7 @@ def config_evidence(before: Measured, after: Measured) -> dict[str, Any]:
 
 
 def _submodule(parent: Target, point: Target) -> dict[str, Any]:
-    if parent.submodule == point.submodule:
+    if point.repo != "bridge" or parent.submodule == point.submodule:
         return {}
     return {"submodule": {"before": parent.submodule, "after": point.submodule}}
 
