@@ -73,7 +73,6 @@ def run(path: str) -> int:
         probe.finish()
         if probe.should_restart():
             _restart()
-    result["host_peak_rss"] = _peak_rss()
     result["seconds"]["total"] = round(time.monotonic() - _STARTED, 2)
     result["seconds"]["cpu"] = round(time.process_time(), 2)
     _write(out / f"result-{rank}.json", result)
@@ -151,12 +150,12 @@ class _Probe:
         )
         self.phase = "config"
         if job.config_file:
-            frozen = _with_host_paths(frozen, str(self.out))
             frozen = json.loads(Path(job.config_file).read_text())
+            frozen = _with_host_paths(frozen, str(self.out))
             configuration.freeze(config, frozen, self.notes)
+        configuration.apply_overrides(config, job.overrides, self.notes)
         if job.describe:
             result["given"] = json.loads(canonical(self._described(config)))
-        configuration.apply_overrides(config, job.overrides, self.notes)
         layout = configuration.layout(config, self._placed(), self.notes)
         count = configuration.micro_batches(config, layout, job.micro_batches)
         empty = self.out / "no-checkpoint"
@@ -170,13 +169,14 @@ class _Probe:
             micro_batch_size=int(config.train.micro_batch_size),
         )
         described = self._described(config)
+        result.update(config=json.loads(canonical(described)), config_hash=config_hash(described))
         if job.describe:
             result["outcome"] = "described"
             return
-        result.update(config=json.loads(canonical(described)), config_hash=config_hash(described))
         self._apply_environment(getattr(config, "env_vars", None) or {})
         self._start_device(layout.world_size)
         self._train(config, count)
+
     def _described(self, config: Any) -> dict[str, Any]:
         """The configuration as plain values that do not depend on where this run is."""
         from probe_support.plain import plain
@@ -185,7 +185,6 @@ class _Probe:
         if isinstance(described.get("dist"), dict):
             described["dist"].pop("local_rank", None)  # who this rank is, not what is configured
         return dict(described)
-
 
     def _placed(self) -> Job:
         """The job with what torchrun decided, where it launched this process."""
@@ -300,7 +299,8 @@ class _Probe:
                 self.notes.append(f"the allocation history could not be saved: {one_line(error)}")
         facts = {
             "attention_backend": te_attention.backend,
-            "cold_compile": _compiled_cold,
+            "host_peak_rss": environment.peak_host_bytes,
+            "cold_compile": environment.compiled_cold,
             "versions": lambda: environment.versions(self.stand_in),
             "imported": lambda: environment.imported(self.job.roots),
         }
@@ -390,17 +390,6 @@ def _exec() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, os.path.abspath(__file__), _job])  # noqa: S606
-
-
-def _peak_rss() -> int:
-    """The most host memory this program has held, bytes (of this image: a restart begins anew)."""
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0
 
 
 def _write(path: Path, result: dict[str, Any]) -> None:
