@@ -80,11 +80,28 @@ class RankReading:
 
     @property
     def peak_allocated(self) -> int:
+        """Most bytes of blocks that held tensors at a time: what was asked for, rounded up, and rests left uncut."""
         return self.peak("allocated")
 
     @property
     def peak_reserved(self) -> int:
+        """Most bytes the allocator had from the device at a time."""
         return self.peak("reserved")
+
+    @property
+    def peak_requested(self) -> int | None:
+        """Most bytes that tensors asked for and held at a time: the same for every allocator. None: not counted.
+
+        PyTorch counts memory that a stream still uses after its tensor is gone as requested, and not as allocated: the
+        smaller of the two peaks leaves that out.
+        """
+        requested = self.peak("requested")
+        return min(requested, self.peak_allocated) if requested or not self.peak_allocated else None
+
+    @property
+    def floor(self) -> int | None:
+        """What no allocator can go under: `peak_requested` and external memory, bytes. None: not counted."""
+        return None if self.peak_requested is None else self.peak_requested + self.external
 
     @property
     def peak_device(self) -> int:
@@ -171,6 +188,7 @@ class Reading:
     def to_json(self) -> dict[str, Any]:
         return {
             "outcome": str(self.outcome),
+            "is_lower_bound": self.outcome is Outcome.CENSORED,
             "reason": self.reason or None,
             "device": self.device,
             "simulated": self.simulated,

@@ -23,6 +23,7 @@ def point(allocated, stranded=0.0, external=1.0, *, cache=None, measured=True, l
         needed_capacity=need if measured else None,
         fits=need <= limit,
         fits_expandable=expandable,
+        peak_requested=round(allocated * GIB),
     )
 
 
@@ -77,6 +78,36 @@ def test_of_a_step_that_crosses_no_limit(kind, good, bad, limit):
 def test_a_step_beyond_the_limit_is_classified_by_its_growth():
     assert classify(point(90), point(95), LIMIT).kind == "capacity"
     assert classify(point(90), point(90, 5), LIMIT).kind == "fragmentation"
+
+
+# What the allocator rounds up or leaves uncut is its own doing
+
+
+def uncut(requested, allocated, *, counted=True, **more):
+    """A point that needs what it has allocated, GiB: the rests of its blocks are cut by expandable segments only."""
+    sizes = {"peak_allocated": allocated * GIB, "peak_reserved": allocated * GIB, "external": GIB}
+    known = {"needed_capacity": (allocated + 1) * GIB, "fits": allocated + 1 <= 80, **more}
+    return PointMemory(**sizes, peak_requested=requested * GIB if counted else None, **known)
+
+
+def test_rests_that_are_left_uncut_are_fragmentation_not_capacity():
+    found = classify(uncut(75, 75), uncut(75, 82, fits_expandable=True), LIMIT)
+    assert (found.kind, found.fragmentation_bytes) == ("fragmentation", 7 * GIB)
+    assert found.evidence["growth"] == {"requested": 0, "allocated": 7 * GIB, "reserved": 7 * GIB, "external": 0}
+    assert classify(uncut(70, 70), uncut(71, 75), LIMIT).kind == "fragmentation"  # of the growth, within the limit
+    assert classify(uncut(75, 75), uncut(82, 82), LIMIT).kind == "capacity"
+
+
+def test_where_requests_were_not_counted_more_allocated_than_the_limit_is_no_capacity():
+    for good, bad in ((True, False), (False, True), (False, False)):
+        found = classify(uncut(75, 75, counted=good), uncut(75, 82, counted=bad), LIMIT)
+        assert found.kind == "unknown" and "not counted" in str(found.evidence["reason"])
+        assert found.evidence["growth"]["requested"] is None
+
+
+def test_no_fragmentation_where_expandable_segments_do_not_fit_it_either():
+    found = classify(uncut(75, 75), uncut(75, 82, fits_expandable=False), LIMIT)
+    assert found.kind == "unknown" and "does not fit either" in str(found.evidence["reason"])
 
 
 # Reserved minus allocated alone proves nothing
@@ -162,8 +193,9 @@ def test_stranded_growth_below_the_resolution_counts_as_none():
 @pytest.mark.parametrize("excess", [0, 100, 200, 300, 400, 500])
 def test_a_tight_point_that_fits_is_not_made_a_riddle_by_a_coarse_need(excess):
     """The need of a point that fits may have been read as above the limit, by less than the resolution."""
-    good = PointMemory(78 * GIB, 79 * GIB, GIB, needed_capacity=79 * GIB + 800 * MIB + excess * MIB, fits=True)
-    bad = PointMemory(82 * GIB, 83 * GIB, GIB, needed_capacity=84 * GIB, fits=False)
+    need = 79 * GIB + 800 * MIB + excess * MIB
+    good = PointMemory(78 * GIB, 79 * GIB, GIB, needed_capacity=need, fits=True, peak_requested=78 * GIB)
+    bad = PointMemory(82 * GIB, 83 * GIB, GIB, needed_capacity=84 * GIB, fits=False, peak_requested=82 * GIB)
     assert classify(good, bad, LIMIT, resolution=512 * MIB).kind == "capacity"
 
 

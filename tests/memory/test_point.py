@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from oombisect.memory.classify import PointMemory
@@ -12,7 +14,8 @@ LIMIT = 80 * GIB
 
 
 def memory(allocated, reserved, external=1, **more):
-    return PointMemory(allocated * GIB, reserved * GIB, external * GIB, **more)
+    known = {"peak_requested": allocated * GIB} | more
+    return PointMemory(allocated * GIB, reserved * GIB, external * GIB, **known)
 
 
 def test_a_run_that_fits_needs_no_reason_however_great_its_cache():
@@ -28,16 +31,39 @@ def test_more_allocated_than_the_limit_is_capacity_whatever_expandable_segments_
         assert classify_point(point, LIMIT, complete=complete).kind == "capacity"
 
 
-def test_less_allocated_that_still_does_not_fit_is_fragmentation():
-    point = memory(70, 85, fits=False, needed_capacity=83 * GIB, needed_capacity_expandable=72 * GIB)
-    found = classify_point(point, LIMIT)
+def test_less_asked_for_that_fits_with_expandable_segments_is_fragmentation():
+    needs = {"needed_capacity": 83 * GIB, "needed_capacity_expandable": 72 * GIB}
+    found = classify_point(memory(70, 85, fits=False, fits_expandable=True, **needs), LIMIT)
     assert found.kind == "fragmentation"
     assert found.evidence["stranded_bytes"] == 12 * GIB
     assert found.evidence["needed_capacity_expandable"] == 72 * GIB
 
 
+@pytest.mark.parametrize("expandable", [False, None])
+def test_without_a_real_layout_that_fits_it_is_not_called_fragmentation(expandable):
+    found = classify_point(memory(70, 85, fits=False, fits_expandable=expandable), LIMIT)
+    assert found.kind == "unknown"
+    assert "no real layout is shown to" in str(found.evidence["reason"])
+
+
 def test_exactly_the_limit_is_within_it():
-    assert classify_point(memory(79, 85, fits=False), LIMIT).kind == "fragmentation"
+    assert classify_point(memory(79, 85, fits=False, fits_expandable=True), LIMIT).kind == "fragmentation"
+
+
+def test_blocks_left_uncut_beyond_the_limit_are_no_capacity():
+    point = memory(82, 85, fits=False, peak_requested=75 * GIB)
+    assert classify_point(point, LIMIT).kind == "unknown"
+    found = classify_point(replace(point, fits_expandable=True, needed_capacity=83 * GIB), LIMIT)
+    assert found.kind == "fragmentation"
+    assert (found.evidence["perfect_allocator_needs"], found.evidence["stranded_bytes"]) == (76 * GIB, 7 * GIB)
+
+
+def test_where_requests_were_not_counted_nothing_is_called_capacity():
+    point = memory(82, 85, fits=False, peak_requested=None, fits_expandable=False)
+    found = classify_point(point, LIMIT)
+    assert found.kind == "unknown" and "not counted" in str(found.evidence["reason"])
+    assert found.evidence["requested_counted"] is False
+    assert classify_point(replace(point, fits_expandable=True), LIMIT).kind == "fragmentation"
 
 
 def test_a_run_that_died_may_have_needed_more_than_it_got_to_ask_for():

@@ -17,7 +17,8 @@ LIMIT = 80 * GIB
 
 
 def rank(number: int, allocated: float, reserved: float, external: float = 1, oom: Oom | None = None) -> RankReading:
-    phase = PhaseMetrics(allocated_peak=int(allocated * GIB), reserved_peak=int(reserved * GIB))
+    sizes = {f"{name}_peak": int(size * GIB) for name, size in (("allocated", allocated), ("reserved", reserved))}
+    phase = PhaseMetrics(**sizes, requested_peak=int(allocated * GIB))
     return RankReading(number, {"step_1": PhaseMetrics(), "step_2": phase}, int(external * GIB), oom)
 
 
@@ -47,9 +48,8 @@ def test_a_lone_rank_with_more_allocated_is_imbalance_with_numbers() -> None:
         "rank 3 alone does not fit: it needs at least 83.50 GiB of 80.00 GiB,"
         " the 3 that fit have at least 17.00 GiB to spare"
     )
-    assert why == (
-        "rank 3 against rank 0: +22.50 GiB peak allocated, stranded not measured, +0 B outside PyTorch: imbalance"
-    )
+    more = "+22.50 GiB asked for at the peak, stranded not measured, +0 B outside PyTorch"
+    assert why == f"rank 3 against rank 0: {more}: imbalance"
     assert "pipeline stage" in usual and "GiB" not in usual
     assert uneven == "peak allocated is uneven: 82.50 GiB on rank 3, 58.00 GiB on rank 1"
     assert found.imbalance == pytest.approx(82.5 / ((60 + 58 + 58 + 82.5) / 4))
@@ -69,7 +69,7 @@ def test_reserved_minus_allocated_alone_is_never_fragmentation() -> None:
     assert [r.rank for r in found.over] == [1], "the only one in doubt, and the run does not fit"
     assert cause(found) == "unknown"
     assert found.ranks[1].headroom is None
-    assert "although its allocations and memory outside PyTorch are 71.00 GiB" in found.sentences()[0]
+    assert "although what it asked for and memory outside PyTorch are 71.00 GiB" in found.sentences()[0]
 
 
 def test_memory_outside_pytorch_on_one_rank_is_external() -> None:
@@ -99,11 +99,31 @@ def test_in_doubt_is_no_answer() -> None:
 
 def test_what_a_rank_asked_for_when_it_died_counts() -> None:
     oom = Oom("step_1", "CUDA out of memory", requested=15 * GIB, allocated=69 * GIB)
-    found = compare(rank(0, 60, 61), rank(1, 70, 72, oom=oom))
+    found = compare(rank(0, 60, 61), rank(1, 70, 72, oom=oom), requested={1: 84 * GIB})
     assert found.ranks[1].peak_allocated == 84 * GIB and found.ranks[1].died
     assert "needs at least 85.00 GiB" in found.sentences()[0]
     assert "at least 84.00 GiB on rank 1" in found.sentences()[-1]
     assert cause(found) == "imbalance"
+
+
+def test_of_a_rank_that_died_without_a_history_only_what_it_got_is_certain() -> None:
+    oom = Oom("step_1", "CUDA out of memory", requested=15 * GIB, allocated=69 * GIB)
+    found = compare(rank(0, 60, 61), rank(1, 70, 72, oom=oom))
+    assert "are at least 71.00 GiB" in found.sentences()[0] and cause(found) == "unknown"
+
+
+def test_blocks_left_uncut_on_one_rank_are_fragmentation_of_that_rank() -> None:
+    uncut = {"step_1": PhaseMetrics(allocated_peak=82 * GIB, reserved_peak=82 * GIB, requested_peak=75 * GIB)}
+    found = compare(rank(0, 75, 76), RankReading(1, uncut, GIB), needed={0: 77, 1: 83})
+    assert cause(found) == "fragmentation" and found.excesses[0].requested == 0
+    assert found.excesses[0].stranded == 6 * GIB and found.excesses[0].allocated == 7 * GIB
+    not_counted = {"step_1": PhaseMetrics(allocated_peak=82 * GIB, reserved_peak=82 * GIB)}
+    assert compare(rank(0, 75, 76), RankReading(1, not_counted, GIB)).ranks[1].fits is None
+
+
+def test_a_need_that_looks_like_the_limit_is_told_with_more_digits() -> None:
+    found = compare(rank(0, 60, 61), rank(1, 79.001, 79.5))
+    assert "needs at least 80.001 GiB of 80.000 GiB" in found.sentences()[0]
 
 
 def test_a_rank_that_died_below_the_limit_is_not_called_fragmented() -> None:

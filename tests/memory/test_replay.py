@@ -301,11 +301,11 @@ def test_the_needed_limit_survives_and_one_just_below_was_seen_to_fail(
     monkeypatch.setattr("oombisect.memory.replay.replay", watched)
     limit = needed(requests, settings, TORCH_2_14, device_bytes=DEVICE, resolution=resolution)
     unlimited = replay(requests, settings, TORCH_2_14, device_bytes=DEVICE)
-    assert unlimited.peak_allocated <= limit <= unlimited.peak_reserved
+    assert requests.peak_requested() <= limit <= unlimited.peak_reserved  # what is allocated may be less then
     assert tried.get(limit, limit == unlimited.peak_reserved)
     assert replay(requests, settings, TORCH_2_14, device_bytes=DEVICE, limit=limit).survived
     failed = [below for below, survived in tried.items() if below is not None and below < limit and not survived]
-    assert max(failed, default=unlimited.peak_allocated - 1) >= limit - resolution
+    assert max(failed, default=requests.peak_requested() - 1) >= limit - resolution
     assert len(tried) < 20
 
 

@@ -69,5 +69,5 @@ def test_a_run_says_which_rank_of_its_bad_end_is_too_large(world: World) -> None
     render(report, Console(file=out, width=140, highlight=False))
     text = out.getvalue()
     assert text.count("alone does not fit") == 1
-    assert re.search(r"rank 1 against rank 0: \+2\.93 GiB peak allocated, .*: imbalance \(simulated\)", text)
+    assert re.search(r"rank 1 against rank 0: \+2\.93 GiB asked for at the peak, .*: imbalance \(simulated\)", text)
     assert "peak allocated is uneven: 8.79 GiB on rank 1, 5.86 GiB on rank 0 (simulated)" in text

@@ -58,7 +58,8 @@ if told.get("unresolved"):
 elif job["limit_bytes"] and needed > job["limit_bytes"]:
     outcome = "censored"
     oom = dict(phase="step_2", message="CUDA out of memory", requested=1, capacity=2, free=3, allocated=4, reserved=5)
-phase = dict(allocated_peak=allocated, allocated_end=allocated, reserved_peak=reserved, reserved_end=reserved)
+phase = dict(allocated_peak=allocated, allocated_end=allocated, reserved_peak=reserved, reserved_end=reserved,
+             requested_peak=told.get("requested", allocated))
 result = dict(
     schema=1, outcome=outcome, reason=told.get("unresolved"), rank=job["rank"], world_size=told.get("world_size", 1),
     suggested_ranks=told.get("suggested_ranks", [0]),
@@ -141,6 +142,6 @@ def ranks(*memories: Mapping[str, Any], **more: Any) -> dict[str, Any]:
 
 def mib(allocated: int, reserved: int | None = None, **more: Any) -> dict[str, Any]:
     """A memory: sizes in MiB."""
-    sizes = {name: value * MIB for name, value in more.items() if name in ("needed", "external")}
+    sizes = {name: value * MIB for name, value in more.items() if name in ("needed", "external", "requested")}
     rest = {name: value for name, value in more.items() if name not in sizes}
     return {"allocated": allocated * MIB, "reserved": (reserved or allocated + 100) * MIB, **sizes, **rest}

@@ -41,7 +41,7 @@ class NeededCapacity:
         """Begin.
 
         Args:
-            lower_bound: peak allocated + external: no allocator survives on less.
+            lower_bound: what was asked for at the peak + external: no allocator survives on less.
             upper_bound: peak reserved + external of a run that ended well: known to be enough.
             resolution: the result is at most this much above the true value, at least 1.
         """

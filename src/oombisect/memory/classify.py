@@ -1,14 +1,15 @@
 """Why a run needs more memory: capacity, fragmentation, external, or several of them.
 
-A point needs `peak allocated + stranded + external`. Stranded is what the allocator cannot avoid holding besides, that
-is the needed capacity minus the other two; reserved minus allocated is mostly cache that is given back when memory is
-short, so it bounds what is stranded and proves nothing.
+A point needs `peak requested + stranded + external`. Requested is what tensors asked for: no allocator does with less.
+Stranded is what the allocator cannot avoid holding besides, that is the needed capacity minus the other two: holes, and
+what it rounds up or leaves uncut, which counts as allocated. Reserved minus requested is mostly cache that is given
+back when memory is short, so it bounds what is stranded and proves nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
@@ -22,6 +23,9 @@ _KIND_OF: dict[Component, Kind] = {
     "external": "external",
 }
 _DOMINANT = 0.8
+NOT_COUNTED = (
+    "what was asked for was not counted: peak allocated has rests of blocks in it that another allocator may not need"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class PointMemory:
         needed_capacity_expandable: the same with expandable segments.
         fits: it survives within the limit.
         fits_expandable: the same with expandable segments; None: not tried.
+        peak_requested: what its tensors asked for and held at the peak; None: not counted.
     """
 
     peak_allocated: int
@@ -43,11 +48,21 @@ class PointMemory:
     needed_capacity_expandable: int | None = None
     fits: bool = True
     fits_expandable: bool | None = None
+    peak_requested: int | None = None
+
+    @property
+    def tensors(self) -> int:
+        """What tensors take: as requested, or as allocated where only that was counted, which may be more."""
+        return self.peak_allocated if self.peak_requested is None else self.peak_requested
 
     @property
     def floor(self) -> int:
-        """What a perfect allocator needs."""
-        return self.peak_allocated + self.external
+        """What a perfect allocator needs; proved where what was requested was counted."""
+        return self.tensors + self.external
+
+    def exceeds(self, limit: int) -> bool:
+        """Whether it is proved that no allocator can fit it within `limit`."""
+        return self.peak_requested is not None and self.floor > limit
 
     def stranded(self, limit: int | None = None) -> tuple[int, int]:
         """Least and most bytes the allocator strands; equal where the needed capacity was measured.
@@ -57,7 +72,7 @@ class PointMemory:
         if self.needed_capacity is not None:
             least = most = max(0, self.needed_capacity - self.floor)
         else:
-            least, most = 0, max(0, self.peak_reserved - self.peak_allocated)
+            least, most = 0, max(0, self.peak_reserved - self.tensors)
         if limit is not None and self.fits:
             most = min(most, max(0, limit - self.floor))
         return min(least, most), most
@@ -93,6 +108,8 @@ def classify(good: PointMemory, bad: PointMemory, limit: int | None = None, reso
         resolution: bytes by which needed capacities may be off; smaller growth of stranded memory counts as none.
     """
     evidence: dict[str, object] = {"growth": _growth(good, bad), "notes": _notes(good, bad)}
+    if good.peak_requested is None or bad.peak_requested is None:  # both by the same measure
+        good, bad = replace(good, peak_requested=None), replace(bad, peak_requested=None)
     if bad.fits_expandable is not None:
         evidence["fits_with_expandable_segments"] = bad.fits_expandable
     for name, point in (("good", good), ("bad", bad)):
@@ -108,8 +125,10 @@ def classify(good: PointMemory, bad: PointMemory, limit: int | None = None, reso
     return Classification(kind, stranded, evidence)
 
 
-def _growth(good: PointMemory, bad: PointMemory) -> dict[str, int]:
+def _growth(good: PointMemory, bad: PointMemory) -> dict[str, int | None]:
+    counted = good.peak_requested is not None and bad.peak_requested is not None
     return {
+        "requested": bad.tensors - good.tensors if counted else None,
         "allocated": bad.peak_allocated - good.peak_allocated,
         "reserved": bad.peak_reserved - good.peak_reserved,
         "external": bad.external - good.external,
@@ -138,11 +157,20 @@ def _against_limit(
     if size > 1:
         return "mixed"
     gains: dict[Component, int] = {
-        "allocated": bad.peak_allocated - good.peak_allocated,
+        "allocated": bad.tensors - good.tensors,
         "fragmentation": _likely_stranded_growth(good, bad),
         "external": bad.external - good.external,
     }
     (largest,) = max((remedy for remedy in sure if len(remedy) == 1), key=lambda r: max(gains[c] for c in r))
+    if largest == "fragmentation" and bad.fits_expandable is False:
+        evidence["reason"] = (
+            "less stranded memory would make it fit, yet with expandable segments it does not fit either: that another"
+            " layout fits is not shown"
+        )
+        return "unknown"
+    if largest == "allocated" and bad.peak_requested is None:
+        evidence["reason"] = NOT_COUNTED
+        return "unknown"
     return _KIND_OF[largest]
 
 
@@ -162,13 +190,13 @@ def _remedies(
     for size in range(1, len(COMPONENTS) + 1):
         for chosen in combinations(COMPONENTS, size):
             remedy = frozenset(chosen)
-            allocated = (good if "allocated" in remedy else bad).peak_allocated
+            tensors = (good if "allocated" in remedy else bad).tensors
             external = (good if "external" in remedy else bad).external
             least, most = good_stranded if "fragmentation" in remedy else bad_stranded
             proven = "fragmentation" not in remedy or bad.proves_stranding
-            if proven and (allocated + external + most <= limit or (remedy == {"fragmentation"} and rescued)):
+            if proven and (tensors + external + most <= limit or (remedy == {"fragmentation"} and rescued)):
                 sure.append(remedy)
-            elif allocated + external + least <= limit:
+            elif tensors + external + least <= limit:
                 possible.append(remedy)
     return sure, possible
 
@@ -183,7 +211,7 @@ def _of_growth(good: PointMemory, bad: PointMemory, resolution: int, evidence: d
     measured = good.needed_capacity is not None and bad.needed_capacity is not None
     stranded = _stranded_growth(good, bad, resolution)
     gains: dict[Component, int] = {
-        "allocated": max(0, bad.peak_allocated - good.peak_allocated),
+        "allocated": max(0, bad.tensors - good.tensors),
         "fragmentation": max(0, _likely_stranded_growth(good, bad) if stranded is None else stranded),
         "external": max(0, bad.external - good.external),
     }

@@ -1,8 +1,9 @@
 """Why one run does not fit: too much is needed, or what is needed cannot be laid out. Pure.
 
-The definitions: **capacity** if peak allocated and external memory exceed the limit, so that no allocator can fit the
-run; **fragmentation** if they do not, and still it runs out of memory. What external memory may have to do with it
-shows only against another run (`classify`).
+The definitions: **capacity** if what was asked for at the peak and external memory exceed the limit, so that no
+allocator can fit the run; **fragmentation** if they do not, it runs out of memory all the same, and another layout is
+shown to fit: with expandable segments. What external memory may have to do with it shows only against another run
+(`classify`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from oombisect.memory.classify import PointMemory
+from oombisect.memory.classify import NOT_COUNTED, PointMemory
 
 PointKind = Literal["fits", "capacity", "fragmentation", "unknown"]
 
@@ -28,14 +29,16 @@ def classify_point(point: PointMemory, limit: int, *, complete: bool = True) -> 
     """Classify a run against `limit` bytes.
 
     Args:
-        point: what is known of it. Of a run that ran out of memory, peak allocated includes what it then asked for.
+        point: what is known of it. Of a run that ran out of memory, its peaks include what it then asked for.
         complete: the run came to its end. If not, its peak is a lower bound: it proves that too much is needed, but
             never that what is needed would have fitted.
     """
+    kind, reason = _kind(point, limit, complete)
     evidence: dict[str, object] = {
         "limit": limit,
         "perfect_allocator_needs": point.floor,
         "perfect_allocator_is_lower_bound": not complete,
+        "requested_counted": point.peak_requested is not None,
         "reserved_minus_allocated": max(0, point.peak_reserved - point.peak_allocated),
     }
     if point.needed_capacity is not None:
@@ -45,14 +48,23 @@ def classify_point(point: PointMemory, limit: int, *, complete: bool = True) -> 
         evidence["needed_capacity_expandable"] = point.needed_capacity_expandable
     if point.fits_expandable is not None:
         evidence["fits_with_expandable_segments"] = point.fits_expandable
-    return PointClass(_kind(point, limit, complete), evidence)
+    if reason:
+        evidence["reason"] = reason
+    return PointClass(kind, evidence)
 
 
-def _kind(point: PointMemory, limit: int, complete: bool) -> PointKind:
+def _kind(point: PointMemory, limit: int, complete: bool) -> tuple[PointKind, str]:
+    """The class, and why it is none."""
     if point.fits:
-        return "fits"
+        return "fits", ""
+    if point.exceeds(limit):
+        return "capacity", ""
+    if point.fits_expandable is True:
+        return "fragmentation", ""
+    if not complete:
+        return "unknown", "it ran out of memory before its end: what it would have asked for next is not known"
     if point.floor > limit:
-        return "capacity"
-    if complete or point.fits_expandable is True:
-        return "fragmentation"
-    return "unknown"
+        return "unknown", NOT_COUNTED
+    either = point.fits_expandable is False
+    tried = "it does not fit with expandable segments either" if either else "expandable segments told nothing"
+    return "unknown", f"a perfect allocator would fit it, but no real layout is shown to: {tried}"

@@ -1,8 +1,8 @@
 """The ranks of one run against a limit: which do not fit, what the others have to spare, and why they differ. Pure.
 
 Ranks run on devices of the same size, so the one that needs most decides. Why one does not fit where another does is
-the question `classify` answers of two points, asked of two ranks: the smallest set of {peak allocated, stranded memory,
-memory outside PyTorch} whose change to the other rank's value makes it fit. Too much allocated is **imbalance** here.
+the question `classify` answers of two points, asked of two ranks: the smallest set of {peak requested, stranded memory,
+memory outside PyTorch} whose change to the other rank's value makes it fit. Too much asked for is **imbalance** here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from oombisect.memory.classify import PointMemory, classify
 from oombisect.readings import RankReading
-from oombisect.units import format_bytes, format_delta
+from oombisect.units import format_apart, format_bytes, format_delta
 
 Cause = Literal["imbalance", "fragmentation", "external", "mixed", "unknown"]
 
@@ -44,6 +44,8 @@ class RankMemory:
 
     Args:
         peak_allocated: with what it asked for in vain, if it ran out of memory.
+        peak_requested: what its tensors asked for and held at the peak, with what it asked for in vain if its history
+            tells that. None: not counted.
         needed_capacity: the smallest device it survives on, external memory included; None: not known.
         fits: None: not known.
         headroom: limit minus what it needs: exact where the needed capacity is known, else at least that; below zero,
@@ -59,27 +61,39 @@ class RankMemory:
     fits: bool | None
     headroom: int | None
     died: bool
+    peak_requested: int | None = None
 
     @property
     def point(self) -> PointMemory:
+        """What `classify` takes."""
         return PointMemory(
-            self.peak_allocated, self.peak_reserved, self.external, self.needed_capacity, fits=self.fits is True
+            self.peak_allocated,
+            self.peak_reserved,
+            self.external,
+            self.needed_capacity,
+            fits=self.fits is True,
+            peak_requested=self.peak_requested,
         )
 
     @property
     def needs(self) -> int:
-        """What it is known to need: peak allocated and external memory at least."""
-        return max(self.needed_capacity or 0, self.peak_allocated + self.external)
+        """What it is known to need: what was asked for at the peak and external memory at least."""
+        return max(self.needed_capacity or 0, (self.peak_requested or 0) + self.external)
 
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """Why a rank does not fit where `other` does; bytes more than there. `stranded` None: not measured on both."""
+    """Why a rank does not fit where `other` does; bytes more than there.
+
+    `stranded` None: not measured on both. `requested` None: not counted on both. With external they sum to what it
+    needs more.
+    """
 
     rank: int
     other: int
     cause: Cause
     allocated: int
+    requested: int | None
     external: int
     stranded: int | None
 
@@ -143,6 +157,7 @@ class RankFindings:
                 {
                     "rank": r.rank,
                     "peak_allocated": r.peak_allocated,
+                    "peak_requested": r.peak_requested,
                     "external": r.external,
                     "needed_capacity": r.needed_capacity,
                     "fits": r.fits,
@@ -162,6 +177,7 @@ class RankFindings:
                     "compared_with": e.other,
                     "cause": e.cause,
                     "allocated_bytes": e.allocated,
+                    "requested_bytes": e.requested,
                     "external_bytes": e.external,
                     "stranded_bytes": e.stranded,
                 }
@@ -183,42 +199,53 @@ class RankFindings:
         return f"{who} {self._need(worst)}, {rest} at least {format_bytes(fitting.headroom or 0)} to spare"
 
     def _need(self, rank: RankMemory) -> str:
-        needs, limit = format_bytes(rank.needs), format_bytes(self.limit)
+        needs, limit = format_apart(rank.needs, self.limit)
         if rank.needs <= self.limit:
-            return f"runs out of memory within {limit}, although its allocations and memory outside PyTorch are {needs}"
+            what = "what it asked for and memory outside PyTorch are"
+            return f"runs out of memory within {limit}, although {what} {'at least ' if rank.died else ''}{needs}"
         bound = "at least " if rank.died or rank.needed_capacity is None else ""
         return f"needs {bound}{needs} of {limit}"
 
     @staticmethod
     def _why(excess: Excess) -> str:
         held = "stranded not measured" if excess.stranded is None else f"{format_delta(excess.stranded)} stranded"
+        tensors = f"{format_delta(excess.allocated)} peak allocated"
+        if excess.requested is not None:
+            tensors = f"{format_delta(excess.requested)} asked for at the peak"
         return (
-            f"rank {excess.rank} against rank {excess.other}: {format_delta(excess.allocated)} peak allocated, {held},"
+            f"rank {excess.rank} against rank {excess.other}: {tensors}, {held},"
             f" {format_delta(excess.external)} outside PyTorch: {_WORDS[excess.cause]}"
         )
 
     def _uneven(self) -> str:
         largest, smallest = self.largest, self.smallest
         bound = "at least " if largest.died else ""
-        return (
-            f"peak allocated is uneven: {bound}{format_bytes(largest.peak_allocated)} on rank {largest.rank},"
-            f" {format_bytes(smallest.peak_allocated)} on rank {smallest.rank}"
-        )
+        most, least = format_apart(largest.peak_allocated, smallest.peak_allocated)
+        return f"peak allocated is uneven: {bound}{most} on rank {largest.rank}, {least} on rank {smallest.rank}"
 
 
 def compare_ranks(
-    ranks: Sequence[RankReading], limit: int, needed: Mapping[int, int] | None = None, *, fits: bool | None = None
+    ranks: Sequence[RankReading],
+    limit: int,
+    needed: Mapping[int, int] | None = None,
+    *,
+    requested: Mapping[int, int] | None = None,
+    fits: bool | None = None,
 ) -> RankFindings | None:
     """What the measured ranks of one run show beside each other; None for fewer than two.
 
     Args:
         limit: device memory each must fit in, bytes.
         needed: needed capacities by rank, bytes, external memory included, where they are known.
+        requested: the most that ranks which ran out of memory had asked for, that request included, bytes, where known.
         fits: whether the run as a whole fits, if known: it tells of a rank in doubt where only one is.
     """
     if len(ranks) < 2:
         return None
-    found = [_memory(rank, limit, (needed or {}).get(rank.rank)) for rank in ranks]
+    found = [
+        _memory(rank, limit, (needed or {}).get(rank.rank), (requested or {}).get(rank.rank, rank.peak_requested))
+        for rank in ranks
+    ]
     doubtful = [r for r in found if r.fits is None]
     if fits is False and len(doubtful) == 1 and all(r.fits for r in found if r is not doubtful[0]):
         found[found.index(doubtful[0])] = _with_fits(doubtful[0], limit, False)
@@ -235,9 +262,9 @@ def asked(rank: RankReading) -> int:
     return max(rank.peak_allocated, (rank.oom.allocated or 0) + (rank.oom.requested or 0))
 
 
-def _memory(rank: RankReading, limit: int, needed: int | None) -> RankMemory:
+def _memory(rank: RankReading, limit: int, needed: int | None, requested: int | None) -> RankMemory:
     died = rank.oom is not None
-    known = RankMemory(rank.rank, asked(rank), rank.peak_reserved, rank.external, needed, None, None, died)
+    known = RankMemory(rank.rank, asked(rank), rank.peak_reserved, rank.external, needed, None, None, died, requested)
     if died or known.needs > limit:
         return _with_fits(known, limit, False)
     if needed is not None or rank.peak_device <= limit:
@@ -262,7 +289,9 @@ def _excesses(findings: RankFindings) -> list[Excess]:
     other = max(others, key=lambda r: (r.needs, -r.rank))
     told = []
     for rank in findings.over:
-        stranded = None
+        stranded = requested = None
+        if rank.peak_requested is not None and other.peak_requested is not None:
+            requested = rank.peak_requested - other.peak_requested
         if rank.needed_capacity is not None and other.needed_capacity is not None:
             stranded = rank.point.stranded()[0] - other.point.stranded()[0]
         told.append(
@@ -271,6 +300,7 @@ def _excesses(findings: RankFindings) -> list[Excess]:
                 other.rank,
                 _cause(rank, other, findings.limit),
                 rank.peak_allocated - other.peak_allocated,
+                requested,
                 rank.external - other.external,
                 stranded,
             )

@@ -188,9 +188,8 @@ def needed(
     if unlimited.peak_reserved == 0:
         return 0
     # In steps of the resolution: what is reserved is a multiple of it, so that no limit between two steps does more.
-    search = NeededCapacity.start(
-        -(-unlimited.peak_allocated // resolution), -(-unlimited.peak_reserved // resolution), 1
-    )
+    least = min(requests.peak_requested(), unlimited.peak_reserved)
+    search = NeededCapacity.start(-(-least // resolution), -(-unlimited.peak_reserved // resolution), 1)
     while (steps := search.next()) is not None:
         oom = run(steps * resolution).first_oom
         # All that could be released was: with as much more as was asked for, this request would have been served.

@@ -83,3 +83,20 @@ class Requests:
     trace_events: int = 0
     unmatched_frees: int = 0
     notes: tuple[str, ...] = ()
+
+    def peak_requested(self) -> int:
+        """The most bytes that were asked for and not freed at a time: what no allocator can go under.
+
+        Requests that failed when they were recorded count, too. Memory that a stream still uses after it was freed does
+        not.
+        """
+        known = (block for segment in self.initial for block in segment.blocks if block.block >= 0)
+        held = {block.block for block in known if not block.pending}
+        now = peak = sum(self.sizes[block] for block in held)
+        for op, block in zip(self.ops, self.blocks, strict=True):
+            if op == Op.ALLOC:
+                now += self.sizes[block]
+                peak = max(peak, now)
+            elif op in (Op.RELEASE, Op.FREE):
+                now -= self.sizes[block]
+        return peak

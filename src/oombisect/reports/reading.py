@@ -37,7 +37,7 @@ def render_reading(probed: Probed, console: Console) -> None:
     console.print(Text(f"  {fits} in {format_bytes(limit)} on {reading.device}{label}"), soft_wrap=True)
     for text in class_lines(probed.classification, label) or kept(reading, limit):
         console.print(Text(f"  {text}"), soft_wrap=True)
-    for text in rank_lines(probed.ranks, label):
+    for text in rank_lines(probed.ranks.sentences() if probed.ranks else (), label):
         console.print(Text(f"  {text}"), soft_wrap=True)
     for rank in reading.ranks:
         console.print(Text(f"rank {rank.rank} of {reading.world_size}{label}"))

@@ -11,7 +11,6 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from oombisect.memory.ranks import RankFindings, compare_ranks
 from oombisect.printable import printable
 from oombisect.readings import Outcome, Reading
 from oombisect.reports.stranded import stranded_lines
@@ -117,7 +116,7 @@ def render(report: Report, console: Console) -> None:
     line()
     for name, reading in (("good", report.good), ("bad", report.bad)):
         line(f"  {name}: {end_text(reading, report.verdict.limit_bytes)}")
-        for text in rank_lines(compare_ranks(reading.ranks, report.verdict.limit_bytes, fits=reading.fits), label):
+        for text in rank_lines((report.rank_findings.get(name) or {}).get("sentences", ()), label):
             line(f"    {text}")
     line(
         f"  {report.probes} probes run in this session, {report.probes_cached} answers reused from earlier probes, "
@@ -231,9 +230,9 @@ def _enforced(enforced: Mapping[str, Any], label: str) -> str:
     )
 
 
-def rank_lines(found: RankFindings | None, label: str) -> list[str]:
+def rank_lines(sentences: Iterable[str], label: str) -> list[str]:
     """What the ranks of a reading show beside each other, a line each; `label` follows every size."""
-    return [] if found is None else [_labelled(text, label) for text in found.sentences()]
+    return [_labelled(text, label) for text in sentences]
 
 
 def end_text(reading: Reading, limit: int) -> str:

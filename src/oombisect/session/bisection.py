@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from oombisect.errors import ExitCode, OombisectError
+from oombisect.memory.ranks import asked
 from oombisect.readings import Outcome, Reading
 from oombisect.search.conclusion import Conclusion, conclude
 from oombisect.search.observation import Censored, Conflict, Exact, Infra, Metrics, Observation, Unresolved
@@ -19,6 +20,7 @@ from oombisect.search.plan import plan
 from oombisect.search.requests import Measure, Remeasure, Request, Revert
 from oombisect.search.state import State, observe, start
 from oombisect.session.measuring import Measurer, Target
+from oombisect.session.rank_findings import rank_findings
 from oombisect.session.steps import Judge
 from oombisect.session.verdict import Report, StepVerdict, Verdict
 from oombisect.units import format_bytes, format_delta
@@ -40,9 +42,15 @@ class Line(Protocol):
     """An axis made ready for a session: its points as probe targets."""
 
     @property
-    def targets(self) -> Sequence[Target]: ...
+    def targets(self) -> Sequence[Target]:
+        """The points, from the good end to the bad one."""
+        ...
+
     @property
-    def weights(self) -> Sequence[float]: ...
+    def weights(self) -> Sequence[float]:
+        """How likely each point is to have moved memory, against the others."""
+        ...
+
     def lump(self, index: int) -> tuple[str, ...]:
         """The commits that the point stands for, where these are more than its own: a step is one of theirs."""
         ...
@@ -114,7 +122,7 @@ class Bisection:
     def report(self, verdict: Verdict, *, reproduce: Sequence[str], workload: Mapping[str, Any]) -> Report:
         """Everything there is to say, `verdict` first."""
         targets = self.line.targets
-        good, bad = (self._end(index) for index in (0, len(targets) - 1))
+        (good, good_ranks), (bad, bad_ranks) = (self._end(index) for index in (0, len(targets) - 1))
         events = [event.payload for event in self.store.events(self.session) if event.kind == OBSERVATION]
         return Report(
             session=self.session,
@@ -126,6 +134,7 @@ class Bisection:
             points=len(targets),
             workload=dict(workload),
             reproduce=tuple(reproduce),
+            rank_findings={"good": good_ranks, "bad": bad_ranks},
         )
 
     def _replayed(self) -> State:
@@ -174,10 +183,13 @@ class Bisection:
             return Conflict(payload["conflict"])
         return _observation(self.store.reading(payload["probe"]), payload["fits"])
 
-    def _end(self, index: int) -> Reading:
+    def _end(self, index: int) -> tuple[Reading, Mapping[str, Any] | None]:
+        """The reading of an end, and its ranks beside each other."""
         target = self.line.targets[index]
         measured = self.measurer.measure(target, "measure")
-        return measured.reading.with_fits(self.measurer.fits(target, measured, self.limit))
+        fits = self.measurer.fits(target, measured, self.limit)
+        ranks = rank_findings(self.measurer, measured, self.limit, fits)
+        return measured.reading.with_fits(fits), None if ranks is None else ranks.to_json()
 
     def _check_ends(self, request: Request, observation: Observation) -> None:
         last = len(self.line.targets) - 1
@@ -216,16 +228,15 @@ def _progress(state: State) -> str:
 def metrics_of(reading: Reading) -> Metrics:
     """A reading as the search sees it: the worst rank of each figure, and the peak allocated of each phase.
 
-    A rank that ran out of memory would have taken at least what it asked for in vain.
+    A rank that ran out of memory would have had at least what it asked for in vain besides what it held then.
     """
     phases: dict[str, int] = {}
     for rank in reading.ranks:
         for name, phase in rank.phases.items():
             phases[name] = max(phases.get(name, 0), phase.allocated_peak)
-    wanted = {rank.rank: (rank.oom.requested or 0) if rank.oom else 0 for rank in reading.ranks}
     return Metrics(
-        allocated=max((rank.peak_allocated + wanted[rank.rank] for rank in reading.ranks), default=0),
-        reserved=max((rank.peak_reserved + wanted[rank.rank] for rank in reading.ranks), default=0),
+        allocated=max((asked(rank) for rank in reading.ranks), default=0),
+        reserved=max((max(rank.peak_reserved, asked(rank)) for rank in reading.ranks), default=0),
         external=reading.external,
         allocations=max((rank.allocations for rank in reading.ranks), default=0),
         phases=tuple(phases.items()),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from oombisect.history.records import ProbeSpec, StoredProbe
 from oombisect.history.signature import signature
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from oombisect.history.store import Store
 
 _INFRA_TRIES = 2
+Method = Literal["peak", "floor", "replay", "probe", "run"]
 
 
 class CannotProbe(Exception):
@@ -60,14 +61,40 @@ class Measured:
     config: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
+class Fit(NamedTuple):
+    """Whether something survives within a limit, and what says so.
+
+    `fits` None: not known. `by`: `peak`, it never took more of the device; `floor`, more was asked for, so that no
+    allocator can fit it; `replay` of its recorded requests; `probe` with the limit enforced; `run`, it ran out of
+    memory when it was measured.
+    """
+
+    fits: bool | None
+    by: Method
+
+
 class Watcher(Protocol):
     """Is told what goes on; the live view is one."""
 
-    def say(self, text: str) -> None: ...
-    def progress(self, text: str) -> None: ...
-    def tick(self, seconds: float) -> None: ...
-    def probe_started(self, target: Target, variation: Variation, purpose: str) -> None: ...
-    def probe_finished(self, target: Target, measured: Measured, purpose: str, seconds: float) -> None: ...
+    def say(self, text: str) -> None:
+        """A sentence for people."""
+        ...
+
+    def progress(self, text: str) -> None:
+        """How far the whole has come; replaces what was said of that before."""
+        ...
+
+    def tick(self, seconds: float) -> None:
+        """The probe that runs has run for so long."""
+        ...
+
+    def probe_started(self, target: Target, variation: Variation, purpose: str) -> None:
+        """A probe begins."""
+        ...
+
+    def probe_finished(self, target: Target, measured: Measured, purpose: str, seconds: float) -> None:
+        """A question was answered, by a probe or (0 seconds) from the database."""
+        ...
 
 
 @dataclass
@@ -119,16 +146,23 @@ class Measurer:
         return self.store.find_measurement(self.sign(target, PLAIN, None)) is not None
 
     def fits(self, target: Target, measured: Measured, limit: int, variation: Variation = PLAIN) -> bool | None:
-        """Whether `target` survives within `limit` bytes, context and other external memory included; None: not known.
+        """Whether `target` survives within `limit` bytes, external memory included; None: not known."""
+        return self.fit(target, measured, limit, variation).fits
 
-        Peak device use within the limit always fits. Peak allocated and external above it never do. In between the
-        allocator decides (it frees cached segments and tries again): a replay of the recorded history tells or, where
-        there is none that the model reproduces, a probe with the limit enforced.
+    def fit(self, target: Target, measured: Measured, limit: int, variation: Variation = PLAIN) -> Fit:
+        """As `fits`, and what says so: of several ranks, what says it of the one that decides.
+
+        Peak device use within the limit always fits. What was asked for at the peak and external memory above it never
+        do. In between the allocator decides (it frees cached segments and tries again): a replay of the recorded
+        history tells or, where there is none that the model reproduces, a probe with the limit enforced.
         """
         if measured.reading.outcome is not Outcome.EXACT:
-            return False
+            return Fit(False, "run")
         answers = [self._rank_fits(target, measured, rank, limit, variation) for rank in measured.reading.ranks]
-        return False if False in answers else None if None in answers else True
+        for wanted in (False, None):
+            if found := next((answer for answer in answers if answer.fits is wanted), None):
+                return found
+        return next((answer for answer in answers if answer.by != "peak"), Fit(True, "peak"))
 
     def deciding(self, target: Target, measured: Measured, limit: int) -> tuple[RankReading, ...]:
         """The ranks to look at for why `target` does not fit: those that do not; all, where none is known not to.
@@ -138,17 +172,19 @@ class Measurer:
         ranks = measured.reading.ranks
         if measured.reading.outcome is not Outcome.EXACT:
             return tuple(rank for rank in ranks if rank.oom) or ranks
-        return tuple(r for r in ranks if self._rank_fits(target, measured, r, limit, PLAIN) is False) or ranks
+        return tuple(r for r in ranks if self._rank_fits(target, measured, r, limit, PLAIN).fits is False) or ranks
 
     def _rank_fits(
         self, target: Target, measured: Measured, rank: RankReading, limit: int, variation: Variation
-    ) -> bool | None:
+    ) -> Fit:
         if rank.peak_device <= limit:
-            return True
-        if rank.peak_allocated + rank.external > limit:
-            return False
+            return Fit(True, "peak")
+        if rank.floor is not None and rank.floor > limit:
+            return Fit(False, "floor")
         replayed = self.replays.survives(measured.probe, rank, limit)
-        return self.survives(target, rank, limit, variation, "fit") if replayed is None else replayed
+        if replayed is not None:
+            return Fit(replayed, "replay")
+        return Fit(self.survives(target, rank, limit, variation, "fit"), "probe")
 
     def survives(
         self, target: Target, rank: RankReading, limit: int, variation: Variation, purpose: str

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from oombisect.memory.capacity import NeededCapacity
+from oombisect.memory.classify import PointMemory
 from oombisect.memory.live_sets import AFTER_PHASES, Phases
+from oombisect.memory.ranks import asked
 from oombisect.memory.replay import RESOLUTION
 from oombisect.memory.stranded import Stranded, stranded
 from oombisect.probing.workload import PLAIN, Variation
@@ -55,6 +57,15 @@ class Needs:
     resolution: int
 
 
+def memory_of(measurer: Measurer, measured: Measured, rank: RankReading, fits: bool) -> PointMemory:
+    """What is known of one rank of a measurement, before anything further is tried.
+
+    Of a rank that ran out of memory, with what it asked for in vain.
+    """
+    requested = measurer.replays.peak_requested(measured.probe, rank)
+    return PointMemory(asked(rank), rank.peak_reserved, rank.external, fits=fits, peak_requested=requested)
+
+
 def needed_capacities(
     measurer: Measurer, limit: int, rank: int, candidates: Sequence[Candidate], coarse: int = _FINEST_PROBED
 ) -> Needs:
@@ -79,7 +90,7 @@ def needed_capacities(
 
 
 def _probed(measurer: Measurer, limit: int, candidate: Candidate, rank: RankReading, resolution: int) -> int | None:
-    floor = rank.peak_allocated + rank.external
+    floor = rank.external if rank.floor is None else rank.floor
     search = NeededCapacity.start(floor, rank.peak_device, resolution)
     if floor <= limit < rank.peak_device:
         fits = measurer.fits(candidate.target, candidate.measured, limit, candidate.variation)
@@ -109,7 +120,7 @@ def stranded_evidence(measurer: Measurer, candidate: Candidate, rank: int, limit
     return None if told is None else {"limit_bytes": enforced, "enforced": limit < needed, **told}
 
 
-def describe_stranded(history: History, limit: int, rank: RankReading | None) -> dict[str, Any] | None:
+def describe_stranded(history: History, limit: int | None, rank: RankReading | None) -> dict[str, Any] | None:
     """The first request that fails under `limit` bytes of the allocator alone, and who holds what it could not get.
 
     `rank`: what the recorded rank read; None: not known, nor are its phases.

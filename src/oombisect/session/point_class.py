@@ -1,7 +1,8 @@
-"""Why one measurement does not fit, proved: by replays, and by an A/B probe with expandable segments."""
+"""Why one measurement does not fit, proved: by replays, and by a second run with expandable segments."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from oombisect.memory.classify import PointMemory
@@ -10,7 +11,7 @@ from oombisect.memory.ranks import asked
 from oombisect.probing.workload import EXPANDABLE, Variation
 from oombisect.readings import Outcome, RankReading
 from oombisect.session.measuring import Measured, Measurer, Target
-from oombisect.session.needs import Candidate, needed_capacities, stranded_evidence
+from oombisect.session.needs import Candidate, memory_of, needed_capacities, stranded_evidence
 
 
 def why_it_does_not_fit(measurer: Measurer, target: Target, measured: Measured, limit: int) -> dict[str, Any]:
@@ -18,10 +19,13 @@ def why_it_does_not_fit(measurer: Measurer, target: Target, measured: Measured, 
     complete = measured.reading.outcome is Outcome.EXACT
     ranks = measurer.deciding(target, measured, limit)
     rank = max(ranks, key=lambda found: (asked(found) + found.external, found.peak_device))
-    point = PointMemory(asked(rank), rank.peak_reserved, rank.external, fits=False)
+    point = memory_of(measurer, measured, rank, fits=False)
     evidence: dict[str, Any] = {}
-    if point.floor <= limit:
-        point, evidence = _compared(measurer, target, measured, rank, limit, point)
+    if rank.oom is not None:
+        evidence["failed_request_bytes"] = rank.oom.requested
+    if not point.exceeds(limit):
+        point, compared = _compared(measurer, target, measured, rank, limit, point)
+        evidence |= compared
     found = classify_point(point, limit, complete=complete)
     return {"class": found.kind, "rank": rank.rank, **found.evidence, **evidence}
 
@@ -31,18 +35,15 @@ def _compared(
 ) -> tuple[PointMemory, dict[str, Any]]:
     expandable = Variation(alloc_conf=EXPANDABLE)
     other = measurer.measure(target, "expandable", expandable, ranks=(rank.rank,))
-    survives = measurer.fits(target, other, limit, expandable)
+    survives = measurer.fit(target, other, limit, expandable)
     plain = Candidate(target, measured)
     needs = needed_capacities(measurer, limit, rank.rank, [plain, Candidate(target, other, expandable)])
     needed, needed_expandable = needs.sizes
-    known = PointMemory(
-        point.peak_allocated,
-        point.peak_reserved,
-        point.external,
+    known = replace(
+        point,
         needed_capacity=needed,
         needed_capacity_expandable=needed_expandable,
-        fits=False,
-        fits_expandable=survives,
+        fits_expandable=survives.fits,
     )
     evidence = {
         "needed_capacity_method": needs.method,
@@ -52,7 +53,9 @@ def _compared(
             "reason": other.reading.reason or None,
             "peak_allocated": other.reading.peak_allocated,
             "peak_reserved": other.reading.peak_reserved,
-            "fits": survives,
+            "peak_device": other.reading.peak_device,
+            "fits": survives.fits,
+            "fits_by": survives.by,
         },
         "stranded": stranded_evidence(measurer, plain, rank.rank, limit),
     }

@@ -25,9 +25,9 @@ from oombisect.readings import RankReading, Reading
 MODEL = 2
 """The version of the model of the allocator: replays of another one are not reused.
 
-Raise it whenever a replay may answer otherwise than before (a rule of the allocator, what is read out of a snapshot, the
-search for the needed capacity). One raise covers all changes since the last release. tests/session/test_histories.py
-notices.
+Raise it whenever a replay may answer otherwise than before: a rule of the allocator, what is read out of a snapshot,
+the search for the needed capacity. One raise covers all changes since the last release
+(tests/session/test_histories.py notices).
 """
 
 _KEPT = 2  # histories held in memory: the two sides of a step
@@ -81,6 +81,11 @@ class History:
     def whole(self) -> Replay:
         """The replay with as much memory as it asks for, under the settings it was recorded under."""
         return self._replay(None)
+
+    @cached_property
+    def peak_requested(self) -> int:
+        """What no allocator can go under: the most bytes asked for and not freed at a time; see `Requests`."""
+        return self.requests.peak_requested()
 
     def replay(self, limit: int | None = None) -> Replay:
         """The replay under the settings it was recorded under."""
@@ -177,6 +182,7 @@ class Replays:
             told.peak_allocated,
             told.peak_reserved,
             history.needed() if limit is None else None,
+    _died: dict[tuple[int, int], int | None] = field(default_factory=dict)
         )
         self.store.add_replay(record)
         return record
@@ -187,7 +193,20 @@ class Replays:
         if path is None or stored.reading is None:
             return None
         try:
-            history = open_history(
+            return open_history(
+    def peak_requested(self, probe: int, rank: RankReading) -> int | None:
+        """What no allocator can go under, bytes of the allocator alone; None: not counted, and no history tells.
+
+        The counters of a rank that ran out of memory end before the request that failed: its history has that, too.
+        """
+        if rank.oom is None:
+            return rank.peak_requested
+        if (probe, rank.rank) not in self._died:
+            history = self._read(probe, rank)
+            self._died[probe, rank.rank] = None if history is None else history.peak_requested
+        found = self._died[probe, rank.rank]
+        return rank.peak_requested if found is None else max(found, rank.peak_requested or 0)
+
                 path,
                 device_bytes=self.device_bytes,
                 torch_version=_torch(stored.reading),
@@ -195,12 +214,17 @@ class Replays:
             )
         except (OSError, SnapshotError, CannotReplay):
             return None
-        if not history.fidelity.exact:
-            return None
-        peaks = (history.whole.peak_allocated, history.whole.peak_reserved)
-        return history if peaks == (rank.peak_allocated, rank.peak_reserved) else None
 
 
 def _torch(reading: Reading) -> str | None:
     versions: Mapping[str, str] = reading.versions
     return versions.get("torch")
+        """The rank's history; None where the model does not reproduce it."""
+        history = self._read(probe, rank)
+        if history is None or not history.fidelity.exact:
+            return None
+        peaks = (history.whole.peak_allocated, history.whole.peak_reserved)
+        return history if peaks == (rank.peak_allocated, rank.peak_reserved) else None
+
+    def _read(self, probe: int, rank: RankReading) -> History | None:
+        """The rank's history, replayed by nobody yet; None where there is none to be read."""

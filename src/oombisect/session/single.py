@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from oombisect.errors import ProbeExit
 from oombisect.history.records import SessionSpec
-from oombisect.memory.ranks import RankFindings, compare_ranks
+from oombisect.memory.ranks import RankFindings
 from oombisect.readings import Outcome, Reading
 from oombisect.recipes.scan import RecipeScanner
 from oombisect.session.commit_line import CommitTargets
-from oombisect.session.measuring import Measured, Measurer, Watcher
+from oombisect.session.measuring import Measurer, Watcher
 from oombisect.session.opening import open_workshop
 from oombisect.session.point_class import why_it_does_not_fit
+from oombisect.session.rank_findings import rank_findings
 from oombisect.session.request import ProbeRequest
 from oombisect.session.stopping import interrupted_unless_finished
 
@@ -107,21 +108,7 @@ def probe_commit(
                 reading = reading.with_fits(measurer.fits(target, measured, workshop.limit))
                 if reading.fits is False:
                     found = why_it_does_not_fit(measurer, target, measured, workshop.limit)
-                needed = _needed_by_rank(measurer, measured, found)
-                ranks = compare_ranks(reading.ranks, workshop.limit, needed, fits=reading.fits)
+                ranks = rank_findings(measurer, measured, workshop.limit, reading.fits, found)
             probed = Probed(session, sha, workshop.limit, reading, found, ranks)
             store.finish_session(session, probed.exit_code, probed.to_json())
         return probed
-
-
-def _needed_by_rank(measurer: Measurer, measured: Measured, found: Mapping[str, Any] | None) -> dict[int, int]:
-    """Needed capacities, by replay, of the ranks of a run of which one does not fit; and the one a probe found."""
-    if found is None or len(measured.reading.ranks) < 2:
-        return {}
-    needed = {}
-    if measured.reading.outcome is Outcome.EXACT:
-        sizes = {rank.rank: measurer.replays.needed(measured.probe, rank) for rank in measured.reading.ranks}
-        needed = {rank: size for rank, size in sizes.items() if size is not None}
-    if found.get("needed_capacity") is not None:
-        needed.setdefault(found["rank"], found["needed_capacity"])
-    return needed

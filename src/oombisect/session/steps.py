@@ -16,7 +16,7 @@ from oombisect.readings import Outcome, RankReading
 from oombisect.recipes.config_diff import diff
 from oombisect.search.conclusion import Conclusion, Step
 from oombisect.session.measuring import Measured, Measurer, Target
-from oombisect.session.needs import Candidate, needed_capacities, stranded_evidence
+from oombisect.session.needs import Candidate, memory_of, needed_capacities, stranded_evidence
 from oombisect.session.verdict import StepVerdict
 
 
@@ -24,8 +24,13 @@ class Targets(Protocol):
     """The points of a line, and the commits that a point stands for besides its own."""
 
     @property
-    def targets(self) -> Sequence[Target]: ...
-    def lump(self, index: int) -> tuple[str, ...]: ...
+    def targets(self) -> Sequence[Target]:
+        """The points, from the good end to the bad one."""
+        ...
+
+    def lump(self, index: int) -> tuple[str, ...]:
+        """The commits that a point stands for, where these are more than its own."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,7 @@ class Judge:
         self, step: Step, small: tuple[Target, Measured], large: tuple[Target, Measured]
     ) -> tuple[Classification, dict[str, Any]]:
         rank = self._deciding(*large)
-        memories = [self._memory(target, measured, rank) for target, measured in (small, large)]
+        memories = [self._memory(*side, rank) for side in (small, large)]
         if step.named and step.confirmed != "not-tried" and not step.censored and rank is not None:
             return self._proved(small, large, rank, step.delta.size // 8, memories)
         return classify(memories[0], memories[1], self.limit), {}
@@ -107,7 +112,7 @@ class Judge:
         expandable = Variation(alloc_conf=EXPANDABLE)
         target, _ = large
         other = self.measurer.measure(target, "expandable", expandable, ranks=(rank,))
-        survives = self.measurer.fits(target, other, self.limit, expandable)
+        survives, by = self.measurer.fit(target, other, self.limit, expandable)
         candidates = [Candidate(*small), Candidate(*large), Candidate(target, other, expandable)]
         needs = needed_capacities(self.measurer, self.limit, rank, candidates, coarse)
         smaller, larger, larger_expandable = needs.sizes
@@ -132,6 +137,7 @@ class Judge:
                 "reason": other.reading.reason or None,
                 "peak_reserved": other.reading.peak_reserved,
                 "fits": survives,
+                "fits_by": by,
             },
         }
         found = classify(low, high, self.limit, needs.resolution)
@@ -140,9 +146,8 @@ class Judge:
         if found.kind == "fragmentation" and low.fits and not high.fits:
             enforced = self._enforced(target, large[1], other, rank)
             evidence["limit_enforced"] = enforced
-            if enforced["survives"] is True or enforced["survives_with_expandable_segments"] is (not survives):
-                # A run that itself contradicts what was computed: no class rests on that.
-                return replace(found, kind="unknown"), evidence
+            if reason := _unproved(survives, enforced):
+                return replace(found, kind="unknown", evidence={**found.evidence, "reason": reason}), evidence
         return found, evidence
 
     def _enforced(self, target: Target, plain: Measured, expandable: Measured, rank: int) -> dict[str, Any]:
@@ -165,7 +170,18 @@ class Judge:
         fits = self.measurer.fits(target, measured, self.limit) is not False
         if found is None:
             return PointMemory(0, 0, fits=fits)
-        return PointMemory(found.peak_allocated, found.peak_reserved, found.external, fits=fits)
+        return memory_of(self.measurer, measured, found, fits)
+
+
+def _unproved(survives: bool | None, enforced: Mapping[str, Any]) -> str:
+    """Why a step across the limit cannot be called fragmentation, whatever was computed; empty if it can."""
+    if enforced["survives"] is True:
+        return "a replay runs out of memory, yet a probe with the limit enforced does not"
+    if enforced["survives_with_expandable_segments"] is False:
+        return "with expandable segments a probe with the limit enforced runs out of memory too"
+    if survives is not True and enforced["survives_with_expandable_segments"] is not True:
+        return "whether another layout fits is not shown: expandable segments told nothing"
+    return ""
 
 
 def config_evidence(before: Measured, after: Measured) -> dict[str, Any]:

@@ -43,6 +43,7 @@ class StepVerdict:
     blurred: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
+        """Plain values; the contract in docs/json.md."""
         return {
             "point": self.point,
             "parent": self.parent,
@@ -59,6 +60,7 @@ class StepVerdict:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StepVerdict:
+        """A stored step again, as `to_json` wrote it."""
         return cls(
             point=data["point"],
             parent=data["parent"],
@@ -88,6 +90,7 @@ class Verdict:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
+        """Plain values; the contract in docs/json.md."""
         return {
             "kind": self.kind,
             "limit_bytes": self.limit_bytes,
@@ -102,6 +105,7 @@ class Verdict:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Verdict:
+        """A stored verdict again, as `to_json` wrote it."""
         return cls(
             kind=data["kind"],
             limit_bytes=data["limit_bytes"],
@@ -116,7 +120,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything a finished session has to say."""
+    """Everything a finished session has to say.
+
+    `rank_findings`: the ranks of the `good` and the `bad` end beside each other, as docs/json.md has them; None where
+    fewer than two were measured.
+    """
 
     session: str
     verdict: Verdict
@@ -127,12 +135,15 @@ class Report:
     points: int
     workload: Mapping[str, Any]
     reproduce: tuple[str, ...]
+    rank_findings: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> ExitCode:
+        """The process's, by the kind of the verdict."""
         return EXIT_OF_KIND[self.verdict.kind]
 
     def to_json(self) -> dict[str, Any]:
+        """The contract of `run --json` (docs/json.md)."""
         return {
             "schema": SCHEMA,
             "session": self.session,
@@ -140,6 +151,7 @@ class Report:
             "verdict": self.verdict.to_json(),
             "good": self.good.to_json(),
             "bad": self.bad.to_json(),
+            "rank_findings": {end: self.rank_findings.get(end) for end in ("good", "bad")},
             "points": self.points,
             "probes": self.probes,
             "probes_cached": self.probes_cached,
@@ -160,4 +172,5 @@ class Report:
             points=data["points"],
             workload=data["workload"],
             reproduce=tuple(data["reproduce"]),
+            rank_findings=data.get("rank_findings", {}),
         )
