@@ -6,8 +6,8 @@ was killed goes on where it was: its events are told to a new search, and no fin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from oombisect.errors import ExitCode, OombisectError
@@ -73,6 +73,7 @@ class Bisection:
     """One search over one line.
 
     `scope` names a search inside another one of the same session: its events carry it, and only those are its own.
+    `until` ends a search early; `state` is what was known when it ended.
     """
 
     store: Store
@@ -82,6 +83,8 @@ class Bisection:
     options: Options
     limit: int
     scope: str = ""
+    until: Callable[[State], bool] = lambda _: False
+    state: State | None = field(default=None, init=False)
 
     def run(self) -> Conclusion:
         """Search to the end.
@@ -90,13 +93,14 @@ class Bisection:
             OombisectError: an end of the range cannot be measured, or no probe can be started.
         """
         state = self._replayed()
-        while requests := plan(state):
+        while not self.until(state) and (requests := plan(state)):
             request = requests[0]
             observation, payload = self._answer(request)
             self._record(OBSERVATION, {"request": _to_json(request), **payload})
             state = observe(state, request, observation)
             self._check_ends(request, observation)
             self.measurer.watcher.progress(_progress(state))
+        self.state = state
         return conclude(state)
 
     def verdict(self, conclusion: Conclusion) -> Verdict:
@@ -170,7 +174,7 @@ class Bisection:
             return Conflict(str(error)), {"probe": None, "fits": None, "conflict": str(error), "cached": False}
         measured = self.measurer.measure(target, purpose, fresh=not isinstance(request, Measure))
         fits = self.measurer.fits(target, measured, self.limit)
-        observation = _observation(measured.reading, fits)
+        observation = observation_of(measured.reading, fits)
         return observation, {"probe": measured.probe, "fits": fits, "conflict": None, "cached": measured.cached}
 
     def _target(self, request: Request) -> Target:
@@ -181,7 +185,7 @@ class Bisection:
     def _recorded(self, payload: Mapping[str, Any]) -> Observation:
         if payload["conflict"] is not None:
             return Conflict(payload["conflict"])
-        return _observation(self.store.reading(payload["probe"]), payload["fits"])
+        return observation_of(self.store.reading(payload["probe"]), payload["fits"])
 
     def _end(self, index: int) -> tuple[Reading, Mapping[str, Any] | None]:
         """The reading of an end, and its ranks beside each other."""
@@ -243,7 +247,8 @@ def metrics_of(reading: Reading) -> Metrics:
     )
 
 
-def _observation(reading: Reading, fits: bool | None) -> Observation:
+def observation_of(reading: Reading, fits: bool | None) -> Observation:
+    """A reading as an answer to the search; `fits` says whether it fits the limit, None: not known."""
     match reading.outcome:
         case Outcome.EXACT:
             if fits is None:
