@@ -73,6 +73,11 @@ class History:
         return last < 0 or self.requests.addresses[self.requests.blocks[last]] != NOWHERE
 
     @cached_property
+    def peak_requested(self) -> int:
+        """What no allocator can go under: the most bytes asked for and not freed at a time; see `Requests`."""
+        return self.requests.peak_requested()
+
+    @cached_property
     def fidelity(self) -> Fidelity:
         """How well the model reproduces what was recorded."""
         return check(self.requests, self.settings, self.rules, device_bytes=self.device_bytes)
@@ -81,11 +86,6 @@ class History:
     def whole(self) -> Replay:
         """The replay with as much memory as it asks for, under the settings it was recorded under."""
         return self._replay(None)
-
-    @cached_property
-    def peak_requested(self) -> int:
-        """What no allocator can go under: the most bytes asked for and not freed at a time; see `Requests`."""
-        return self.requests.peak_requested()
 
     def replay(self, limit: int | None = None) -> Replay:
         """The replay under the settings it was recorded under."""
@@ -138,6 +138,7 @@ class Replays:
     store: Store
     device_bytes: int
     _histories: dict[tuple[int, int], History | None] = field(default_factory=dict)
+    _died: dict[tuple[int, int], int | None] = field(default_factory=dict)
 
     def survives(self, probe: int, rank: RankReading, limit: int) -> bool | None:
         """Whether a rank survives on a device of `limit` bytes, external memory included; None: no replay tells."""
@@ -148,6 +149,19 @@ class Replays:
         """The smallest device a rank survives on, bytes, external memory included; None: no replay tells."""
         found = self._answer(probe, rank, None)
         return None if found is None or found.needed_bytes is None else found.needed_bytes + rank.external
+
+    def peak_requested(self, probe: int, rank: RankReading) -> int | None:
+        """What no allocator can go under, bytes of the allocator alone; None: not counted, and no history tells.
+
+        The counters of a rank that ran out of memory end before the request that failed: its history has that, too.
+        """
+        if rank.oom is None:
+            return rank.peak_requested
+        if (probe, rank.rank) not in self._died:
+            history = self._read(probe, rank)
+            self._died[probe, rank.rank] = None if history is None else history.peak_requested
+        found = self._died[probe, rank.rank]
+        return rank.peak_requested if found is None else max(found, rank.peak_requested or 0)
 
     def history(self, probe: int, rank: RankReading) -> History | None:
         """The rank's history, if the model reproduces it."""
@@ -182,31 +196,26 @@ class Replays:
             told.peak_allocated,
             told.peak_reserved,
             history.needed() if limit is None else None,
-    _died: dict[tuple[int, int], int | None] = field(default_factory=dict)
         )
         self.store.add_replay(record)
         return record
 
     def _open(self, probe: int, rank: RankReading) -> History | None:
+        """The rank's history; None where the model does not reproduce it."""
+        history = self._read(probe, rank)
+        if history is None or not history.fidelity.exact:
+            return None
+        peaks = (history.whole.peak_allocated, history.whole.peak_reserved)
+        return history if peaks == (rank.peak_allocated, rank.peak_reserved) else None
+
+    def _read(self, probe: int, rank: RankReading) -> History | None:
+        """The rank's history, replayed by nobody yet; None where there is none to be read."""
         path = self.store.snapshot(probe, rank.rank)
         stored = self.store.probe(probe)
         if path is None or stored.reading is None:
             return None
         try:
             return open_history(
-    def peak_requested(self, probe: int, rank: RankReading) -> int | None:
-        """What no allocator can go under, bytes of the allocator alone; None: not counted, and no history tells.
-
-        The counters of a rank that ran out of memory end before the request that failed: its history has that, too.
-        """
-        if rank.oom is None:
-            return rank.peak_requested
-        if (probe, rank.rank) not in self._died:
-            history = self._read(probe, rank)
-            self._died[probe, rank.rank] = None if history is None else history.peak_requested
-        found = self._died[probe, rank.rank]
-        return rank.peak_requested if found is None else max(found, rank.peak_requested or 0)
-
                 path,
                 device_bytes=self.device_bytes,
                 torch_version=_torch(stored.reading),
@@ -219,12 +228,3 @@ class Replays:
 def _torch(reading: Reading) -> str | None:
     versions: Mapping[str, str] = reading.versions
     return versions.get("torch")
-        """The rank's history; None where the model does not reproduce it."""
-        history = self._read(probe, rank)
-        if history is None or not history.fidelity.exact:
-            return None
-        peaks = (history.whole.peak_allocated, history.whole.peak_reserved)
-        return history if peaks == (rank.peak_allocated, rank.peak_reserved) else None
-
-    def _read(self, probe: int, rank: RankReading) -> History | None:
-        """The rank's history, replayed by nobody yet; None where there is none to be read."""
