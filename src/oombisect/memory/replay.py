@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from oombisect.memory.allocator import Block, CachingAllocator, Device, Rules, Settings, VirtualDevice
+from oombisect.memory.allocator import Block, CachingAllocator, Rules, Settings, VirtualDevice
 from oombisect.memory.allocator.device import Addresses
+from oombisect.memory.allocator.guided import GuidedAllocator
 from oombisect.memory.allocator.initial import adopt
 from oombisect.memory.allocator.model import SMALL_SIZE, round_up, segment_size
 from oombisect.memory.allocator.recorded import Mismatch, RecordedDevice
 from oombisect.memory.capacity import NeededCapacity
-from oombisect.memory.requests import InitialSegment, Op, Requests
+from oombisect.memory.requests import InitialRange, InitialSegment, Op, Requests
 from oombisect.memory.trace import DEFAULT_POOL
 
 UNBOUNDED: Final = 1 << 62
@@ -27,6 +28,9 @@ NOWHERE: Final = 0
 """In place of a recorded address: the request failed when it was recorded."""
 BEFORE: Final = -1
 """In place of an operation's index: the state that the trace begins with did not fit."""
+
+_MOST_RANGES: Final = 64
+"""How many expandable segments are looked for that had no memory where they begin: each takes a replay."""
 
 _ALLOC, _RELEASE, _FREE, _COMPLETE = int(Op.ALLOC), int(Op.RELEASE), int(Op.FREE), int(Op.COMPLETE)
 
@@ -140,7 +144,9 @@ def replay(
     Raises:
         ReplayError: the requests contradict themselves.
     """
-    run = _Run(requests, settings, rules, device_bytes, limit, fraction)
+    capacity = UNBOUNDED if limit is None else limit
+    device = VirtualDevice(device_bytes, capacity, Addresses(_free_addresses(requests)))
+    run = _Run(requests, CachingAllocator(settings, rules, fraction=fraction, device=device), capacity)
     run.begin(as_recorded)
     run.go(stop_at_oom)
     return run.result()
@@ -208,18 +214,9 @@ def check(
     Args:
         settings, rules: those of the recorded run, as far as they are known.
     """
-    device = RecordedDevice(device_bytes, requests.segment_kinds, requests.segment_addresses, requests.segment_sizes)
-    run = _Run(requests, settings, rules, device_bytes, None, fraction, device)
-    mismatch = ""
-    try:
-        run.begin(as_recorded=True)
-        run.go(True, device)
-        if run.first_oom is not None:
-            raise Mismatch(f"{run.first_oom.requested} bytes are refused, and were granted")
-        run.reached = len(requests.ops) - 1
-        device.finish()
-    except Mismatch as found:
-        mismatch = str(found)
+    device = _recorded(requests, device_bytes)
+    run = _Run(requests, CachingAllocator(settings, rules, fraction=fraction, device=device), UNBOUNDED)
+    mismatch = _follow(run, device)
     compared = requests.ops[: run.reached + 1].count(_ALLOC) - bool(mismatch and run.reached >= 0)
     return Fidelity(
         exact=not mismatch,
@@ -231,30 +228,73 @@ def check(
     )
 
 
+def learn(
+    requests: Requests, settings: Settings, rules: Rules, *, device_bytes: int, fraction: float | None = None
+) -> Requests:
+    """The same requests with what the recorded answers tell of the state that the trace begins with.
+
+    That is the order in which its memory was made (`Requests.oldest_first`): where the rules leave it to age which of
+    equally large blocks is taken, the recorded one was the oldest. And where expandable segments begin
+    (`Requests.ranges`): memory that was mapped outside of all that are known is part of another one. What the trace
+    does not show stays as it was.
+
+    Args:
+        settings, rules: those of the recorded run, as far as they are known.
+    """
+    if not requests.initial:
+        return requests
+    for _ in range(_MOST_RANGES):
+        device = _recorded(requests, device_bytes)
+        allocator = GuidedAllocator(settings, rules, fraction=fraction, device=device)
+        run = _Run(requests, allocator, UNBOUNDED)
+        mismatch = _follow(run, device)
+        base = device.unknown_map()
+        if not mismatch or base is None or run.reached < 0:
+            break
+        block = requests.blocks[run.reached]
+        small = round_up(requests.sizes[block], settings.roundup) <= SMALL_SIZE
+        found = InitialRange(base, requests.streams[block], small, requests.pools[block])
+        requests = replace(requests, ranges=(*requests.ranges, found))
+    return replace(requests, oldest_first=allocator.oldest_first()) if rules.age_decides else requests
+
+
+def _recorded(requests: Requests, device_bytes: int) -> RecordedDevice:
+    return RecordedDevice(
+        device_bytes,
+        requests.segment_kinds,
+        requests.segment_addresses,
+        requests.segment_sizes,
+        _renumber(requests.segment_streams, _stream_numbers(requests)),
+    )
+
+
+def _follow(run: _Run, device: RecordedDevice) -> str:
+    """Replay what was recorded on its own device, up to the first thing that is not as it was: that, in words."""
+    try:
+        run.begin(as_recorded=True)
+        run.go(True, device)
+        if run.first_oom is not None:
+            raise Mismatch(f"{run.first_oom.requested} bytes are refused, and were granted")
+        run.reached = len(run.requests.ops) - 1
+        device.finish()
+    except Mismatch as found:
+        return str(found)
+    return ""
+
+
 class _Run:
     """One replay: an allocator, and the blocks the program has."""
 
-    def __init__(
-        self,
-        requests: Requests,
-        settings: Settings,
-        rules: Rules,
-        device_bytes: int,
-        limit: int | None,
-        fraction: float | None,
-        device: Device | None = None,
-    ) -> None:
+    def __init__(self, requests: Requests, allocator: CachingAllocator, capacity: int) -> None:
         self.requests = requests
-        self.capacity = UNBOUNDED if limit is None else limit
-        self.device = device or VirtualDevice(device_bytes, self.capacity, Addresses(_free_addresses(requests)))
-        self.allocator = CachingAllocator(settings, rules, fraction=fraction, device=self.device)
+        self.capacity = capacity
+        self.allocator = allocator
         self.live: list[Block | None] = [None] * len(requests.sizes)
         self.first_oom: OutOfMemory | None = None
         self.reached = BEFORE
         self.notes: list[str] = []
-        # Streams sort by their handles, as they do in PyTorch; the ordinary pool is number 0.
-        handles = sorted(requests.stream_ids)
-        self._stream_numbers = [handles.index(handle) for handle in requests.stream_ids]
+        self._stream_numbers = _stream_numbers(requests)
+        # The ordinary pool is number 0.
         self._pool_numbers = [0 if pool == DEFAULT_POOL else at + 1 for at, pool in enumerate(requests.pool_ids)]
         self.streams = _renumber(requests.streams, self._stream_numbers)
         self.pools = _renumber(requests.pools, self._pool_numbers)
@@ -275,9 +315,15 @@ class _Run:
                 )
                 for segment in requests.initial
             ]
-            for number, adopted in adopt(allocator, segments, requests.sizes).items():
+            ranges = [
+                replace(each, stream=self._stream_numbers[each.stream], pool=self._pool_numbers[each.pool])
+                for each in requests.ranges
+            ]
+            live = adopt(allocator, segments, requests.sizes, requests.oldest_first, ranges)
+            for number, adopted in live.items():
                 self.live[number] = adopted
-            self.notes.append("of the segments from before the trace, those at lower addresses are taken to be older")
+            if allocator.rules.age_decides and not requests.oldest_first:
+                self.notes.append("the order in which the memory from before the trace was made is not known")
             if allocator.statistics.reserved.current > self.capacity:
                 allocator.empty_cache()
             if allocator.statistics.reserved.current > self.capacity:
@@ -314,7 +360,7 @@ class _Run:
             if op == _ALLOC:
                 if recorded is not None:
                     self.reached = index
-                    recorded.full = requests.addresses[number] == NOWHERE
+                    recorded.wanted = requests.addresses[number]
                 if (block := alloc(sizes[number], streams[number], pools[number])) is not None:
                     live[number] = block
                     if recorded is not None and block.address != requests.addresses[number]:
@@ -393,6 +439,12 @@ def _elsewhere(size: int, address: int, recorded: int) -> str:
     if recorded == NOWHERE:
         return f"{size} bytes are allocated at {address:#x}, but were refused"
     return f"{size} bytes are allocated at {address:#x}, but were at {recorded:#x}"
+
+
+def _stream_numbers(requests: Requests) -> list[int]:
+    """How streams are called in the allocator: there they sort as they do in PyTorch, by their handles."""
+    ranks = {handle: rank for rank, handle in enumerate(sorted(requests.stream_ids))}
+    return [ranks[handle] for handle in requests.stream_ids]
 
 
 def _renumber(column: array[int], numbers: Sequence[int]) -> array[int]:

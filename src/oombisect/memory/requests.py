@@ -52,6 +52,16 @@ class InitialSegment:
     pool: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class InitialRange:
+    """Where an expandable segment begins that was there before the trace; `stream` and `pool` are indices."""
+
+    address: int
+    stream: int
+    small: bool
+    pool: int = 0
+
+
 @dataclass(slots=True)
 class Requests:
     """The requests of one device, in columns.
@@ -62,8 +72,12 @@ class Requests:
     `addresses` (what the recorded allocator returned; 0: the request failed then).
 
     Per recorded segment event (`EventKind` SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP or SEGMENT_UNMAP), in order:
-    `segment_kinds`, `segment_addresses` and `segment_sizes`. `unmatched_frees` counts frees of memory that nothing here
-    ever allocated: they are left out. `notes` says in words what was inferred or left out.
+    `segment_kinds`, `segment_addresses`, `segment_sizes` and `segment_streams`. `unmatched_frees` counts frees of
+    memory that nothing here ever allocated: they are left out. `notes` says in words what was inferred or left out.
+
+    What was learned of `initial` from the trace (`oombisect.memory.replay.learn`): `oldest_first` has the addresses of
+    its segments, or of their pieces, in the order in which they were made; `ranges` are expandable segments that begin
+    elsewhere than with their first mapped address.
     """
 
     ops: bytearray = field(default_factory=bytearray)
@@ -77,9 +91,12 @@ class Requests:
     stream_ids: tuple[int, ...] = (0,)
     pool_ids: tuple[PoolId, ...] = (DEFAULT_POOL,)
     initial: tuple[InitialSegment, ...] = ()
+    ranges: tuple[InitialRange, ...] = ()
+    oldest_first: tuple[int, ...] = ()
     segment_kinds: bytearray = field(default_factory=bytearray)
     segment_addresses: array[int] = field(default_factory=lambda: array("Q"))
     segment_sizes: array[int] = field(default_factory=lambda: array("Q"))
+    segment_streams: array[int] = field(default_factory=lambda: array("i"))
     trace_events: int = 0
     unmatched_frees: int = 0
     notes: tuple[str, ...] = ()

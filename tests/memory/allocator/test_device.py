@@ -56,10 +56,10 @@ def test_memory_runs_out() -> None:
     first = device.malloc(30 * MIB)
     assert first is not None
     assert device.malloc(30 * MIB) is None
-    assert not device.map(device.reserve(100 * MIB), 30 * MIB)
+    assert not device.map(device.reserve(100 * MIB, 2 * MIB, 0), 30 * MIB)
     device.free(first, 30 * MIB)
     assert device.used == 0
-    base = device.reserve(100 * MIB)
+    base = device.reserve(100 * MIB, 2 * MIB, 0)
     assert device.map(base, 50 * MIB)
     assert device.malloc(2 * MIB) is None
     device.unmap(base, 20 * MIB)

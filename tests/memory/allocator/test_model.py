@@ -314,7 +314,7 @@ def test_a_map_that_fails_leaves_what_was_mapped_and_an_empty_range_stays() -> N
     assert allocator.alloc(60 * MIB) is None
     assert reserved(allocator) == 2 * MIB
     allocator.empty_cache()
-    reserves = allocator.device.reserve(2 * MIB)
+    reserves = allocator.device.reserve(2 * MIB, 2 * MIB, 0)
     get(allocator, 20 * MIB)
     assert reserves  # the range of the large home was not reserved anew: it lies above
     assert stat(allocator, "num_device_alloc") == 2

@@ -38,7 +38,7 @@ MUTANTS = (
     Mutant("10 MiB still share a segment", MODEL, "if size < LEAST_LARGE_SEGMENT:", "if size <= LEAST_LARGE_SEGMENT:"),
     Mutant("segments from 12 MiB", "settings.py", "LEAST_LARGE_SEGMENT: Final = 10 * MIB", "LEAST_LARGE_SEGMENT: Final = 12 * MIB"),
     Mutant("segments of 22 MiB", "settings.py", "DEFAULT_LARGE_SEGMENT: Final = 20 * MIB", "DEFAULT_LARGE_SEGMENT: Final = 22 * MIB"),
-    Mutant("ties by the newest segment", "blocks.py", "self._made << ADDRESS_BITS | address", "(1 << 30) - self._made << ADDRESS_BITS | address"),
+    Mutant("ties by the newest segment", "blocks.py", "self.made << ADDRESS_BITS | address", "(1 << 30) - self.made << ADDRESS_BITS | address"),
     Mutant("last fit", MODEL, "at = bisect_left(keys, size << ORDER_BITS)\n        if at", "at = len(keys) - 1 if keys and keys[-1] >> ORDER_BITS >= size else len(keys)\n        if at"),
     Mutant("small blocks are split for more than 512", MODEL, "if rest >= LEAST_BLOCK and (", "if rest > LEAST_BLOCK and ("),
     Mutant("large blocks are split for 1 MiB", MODEL, "(rest > SMALL_SIZE and", "(rest >= SMALL_SIZE and"),

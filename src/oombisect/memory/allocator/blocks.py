@@ -67,19 +67,21 @@ class Orders:
     Args:
         number_segments: each segment has a number of its own, and its pieces have it too.
         number_pieces: each piece that is cut off has a number of its own.
+
+    `made` is how many numbers were given out; they begin with 1.
     """
 
-    __slots__ = ("_made", "number_pieces", "number_segments")
+    __slots__ = ("made", "number_pieces", "number_segments")
 
     def __init__(self, *, number_segments: bool, number_pieces: bool) -> None:
         self.number_segments = number_segments or number_pieces
         self.number_pieces = number_pieces
-        self._made = 0
+        self.made = 0
 
     def of_segment(self, address: int) -> int:
         """The order of a new segment."""
-        self._made += 1
-        return self._made << ADDRESS_BITS | address if self.number_segments else address
+        self.made += 1
+        return self.made << ADDRESS_BITS | address if self.number_segments else address
 
     def of_piece(self, order: int, address: int) -> int:
         """The order of a piece at `address`, cut off a block of `order`."""

@@ -25,8 +25,8 @@ class Device(Protocol):
     def free(self, address: int, size: int) -> None:
         """cudaFree."""
 
-    def reserve(self, size: int) -> int:
-        """cuMemAddressReserve: addresses without memory."""
+    def reserve(self, size: int, page: int, stream: int) -> int:
+        """cuMemAddressReserve: addresses without memory; `page` and `stream` say what for."""
 
     def unreserve(self, address: int, size: int) -> None:
         """cuMemAddressFree."""
@@ -39,6 +39,9 @@ class Device(Protocol):
 
     def adopt(self, address: int, size: int) -> None:
         """Memory that the allocator had before anything was recorded."""
+
+    def adopt_range(self, address: int, size: int) -> None:
+        """Addresses that it had reserved by then."""
 
 
 class Ranges:
@@ -160,7 +163,7 @@ class VirtualDevice:
         self.used -= size
         self._addresses.give(address, size)
 
-    def reserve(self, size: int) -> int:
+    def reserve(self, size: int, page: int, stream: int) -> int:
         return self._addresses.take(size)
 
     def unreserve(self, address: int, size: int) -> None:
@@ -177,3 +180,6 @@ class VirtualDevice:
 
     def adopt(self, address: int, size: int) -> None:
         self.used += size
+
+    def adopt_range(self, address: int, size: int) -> None:
+        """They lie below all that is given out."""

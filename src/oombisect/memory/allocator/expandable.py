@@ -11,6 +11,11 @@ from oombisect.memory.allocator.device import Device
 from oombisect.memory.allocator.statistics import Statistics
 
 
+def range_size(total: int, page: int) -> int:
+    """How many addresses an expandable segment has on a device of `total` bytes."""
+    return -(-(total + total // 8) // page) * page
+
+
 class ExpandableSegment:
     """A reserved range of addresses, mapped in pages of `page` bytes."""
 
@@ -68,9 +73,8 @@ class ExpandableSegments:
         return None
 
     def _new_segment(self, home: FreeBlocks, page: int) -> Block:
-        total = self._device.total
-        size = -(-(total + total // 8) // page) * page
-        segment = ExpandableSegment(self._device.reserve(size), size, page)
+        size = range_size(self._device.total, page)
+        segment = ExpandableSegment(self._device.reserve(size, page, home.stream), size, page)
         block = Block(self._orders.of_segment(segment.base), size, home, segment)
         home.insert_unmapped(block)
         return block

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from oombisect.memory.allocator.blocks import (
@@ -98,7 +98,7 @@ class CachingAllocator:
         self.allowed: int | None = None
         orders = Orders(number_segments=rules.older_segments_first, number_pieces=rules.older_blocks_first)
         self._orders = orders
-        self._number_pieces = orders.number_pieces
+        self.numbers_pieces = orders.number_pieces
         self.order_of_segment = orders.of_segment
         self._pools = {0: Pool(0)}
         self._pending: dict[Block, None] = {}
@@ -108,6 +108,9 @@ class CachingAllocator:
         self.configure(settings)
         if fraction is not None:
             self.set_fraction(fraction)
+
+    def began(self, addresses: Sequence[int]) -> None:
+        """It has now what a trace begins with; the addresses are those of the numbers given out, from 1."""
 
     # ---- what the program may change ----
 
@@ -195,7 +198,7 @@ class CachingAllocator:
             remaining = block
             before = remaining.previous
             order = remaining.order
-            if self._number_pieces:
+            if self.numbers_pieces:
                 order = self._orders.of_piece(order, remaining.address)
             block = Block(order, size, home, remaining.segment, before, remaining)
             if before is not None:
@@ -287,7 +290,7 @@ class CachingAllocator:
             del keys[at], blocks[at]
             joined = 1
             order = neighbour.order
-            block.order = self._orders.of_joined(block.order, order) if self._number_pieces else order
+            block.order = self._orders.of_joined(block.order, order) if self.numbers_pieces else order
             block.previous = before = neighbour.previous
             if before is not None:
                 before.next = block
@@ -395,7 +398,7 @@ class CachingAllocator:
         excess = stats.reserved.current - int(self.settings.garbage_collection_threshold * self.allowed)
         if excess <= 0:
             return
-        candidates = [block for block in kind.free_blocks() if not block.is_split]
+        candidates = [block for block in self._in_order(kind) if not block.is_split]
         total_age = sum(kind.searches - block.since for block in candidates)
         released = 0
         while released < excess and candidates:
@@ -455,13 +458,17 @@ class CachingAllocator:
 
     def _release_kind(self, kind: BlockKind) -> None:
         expandable = []
-        for block in kind.free_blocks():
+        for block in self._in_order(kind):
             if block.segment is not None:
                 expandable.append(block)
             elif not block.is_split:
                 self._release(block)
         for block in expandable:
             self._expandables.release(block)
+
+    def _in_order(self, kind: BlockKind) -> Iterable[Block]:
+        """The free blocks in the order in which they are released."""
+        return kind.free_blocks()
 
     def _release(self, block: Block) -> None:
         """Give a segment, which is one free block, back to the device."""

@@ -48,6 +48,11 @@ class Rules:
     private_pools_release: bool
     reason: str = ""
 
+    @property
+    def age_decides(self) -> bool:
+        """Which of equally large free blocks is taken depends on what was made first."""
+        return self.older_segments_first or self.older_blocks_first
+
 
 TORCH_2_9 = Rules(
     name="torch 2.9",

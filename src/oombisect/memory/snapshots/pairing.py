@@ -158,6 +158,7 @@ class _Pairing:
         owners = _Dense([block.pool for block in known], [pools[event] for event in self.made], DEFAULT_POOL)
         initial = tuple(self._initial(streams, owners))  # which may name more of both
         segments = [event for event, kind in enumerate(trace.kinds) if kind in _SEGMENT_KINDS]
+        of_segments = array("i", [streams.number(trace.streams[event]) for event in segments])
         self._note_releases(notes)
         if self.unmatched:
             notes.append(f"{self.unmatched} frees of memory that was allocated before the trace are left out")
@@ -186,6 +187,7 @@ class _Pairing:
             segment_kinds=bytearray(trace.kinds[event] for event in segments),
             segment_addresses=array("Q", [trace.addresses[event] for event in segments]),
             segment_sizes=array("Q", [trace.sizes[event] for event in segments]),
+            segment_streams=of_segments,
             trace_events=len(trace),
             unmatched_frees=self.unmatched,
             notes=tuple(notes),
