@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oombisect.errors import OombisectError
-from oombisect.units import GIB, KIB, MAX_BYTES, MIB, format_bytes, format_delta, parse_bytes
+from oombisect.units import GIB, KIB, MAX_BYTES, MIB, format_apart, format_bytes, format_delta, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,11 @@ def test_any_text_is_a_size_or_refused(text: str) -> None:
 def test_sizes_are_shown_with_their_unit() -> None:
     assert [format_bytes(size) for size in (5, 1536 * KIB, 1288490188)] == ["5 B", "1.5 MiB", "1.20 GiB"]
     assert [format_delta(size) for size in (-GIB, 0)] == ["-1.00 GiB", "+0 B"]
+
+
+def test_sizes_beside_each_other_look_different_if_they_are() -> None:
+    assert format_apart(GIB, 2 * GIB) == ("1.00 GiB", "2.00 GiB")
+    assert format_apart(80 * GIB, 80 * GIB + 2 * MIB, 80 * GIB) == ("80.000 GiB", "80.002 GiB", "80.000 GiB")
+    assert format_apart(80 * GIB, 80 * GIB + 1) == ("85,899,345,920 B", "85,899,345,921 B")
+    assert format_apart(50 * MIB, 50 * MIB + 512) == ("50.0000 MiB", "50.0005 MiB")
+    assert format_apart() == ()

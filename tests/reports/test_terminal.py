@@ -131,7 +131,7 @@ FRAGMENTED = {
     "class": "fragmentation", "rank": 0, "limit": gib(79.18), "perfect_allocator_needs": gib(75.5),
     "perfect_allocator_is_lower_bound": False, "reserved_minus_allocated": gib(6), "needed_capacity": gib(80.25),
     "needed_capacity_expandable": gib(76.125), "needed_capacity_method": "replay", "resolution_bytes": 2 << 20,
-    "fits_with_expandable_segments": True, "stranded": FAILURE,
+    "fits_with_expandable_segments": True, "stranded": FAILURE, "expandable_segments": {"fits_by": "replay"},
 }  # fmt: skip
 
 
@@ -140,7 +140,7 @@ def test_a_probe_says_why_it_does_not_fit() -> None:
     for part in (
         "fragmentation: what is needed would fit", "75.50 GiB (simulated), limit 79.18 GiB",
         "needed capacity (by replay): 80.25 GiB, with expandable segments 76.12 GiB (simulated)",
-        "with expandable segments: fits", "2.25 GiB asked for",
+        "with expandable segments, its requests replayed with the limit: fits", "2.25 GiB asked for",
         "7.25 GiB are free and cannot be given back (simulated)",
         "6.50 GiB held by 12 blocks of 0.12 GiB in all, 11 not freed while it was recorded (simulated)",
         "(simulated), allocated at keep (cache.py:7)",
@@ -149,11 +149,52 @@ def test_a_probe_says_why_it_does_not_fit() -> None:
     capacity = {**FRAGMENTED, "class": "capacity", "perfect_allocator_needs": gib(79.5)}
     capacity |= {"perfect_allocator_is_lower_bound": True, "stranded": None}
     text = probe_report(reading(79, 81, fits=False), classification=capacity)
-    assert "no allocator could fit it" in text and "at least 79.50 GiB (simulated)" in text and "asked for" not in text
+    assert "no allocator could fit it" in text and "at least 79.50 GiB (simulated)" in text and "error at event" not in text
+
+
+@pytest.mark.parametrize(
+    ("by", "fits", "said"),
+    [
+        ("probe", True, "with expandable segments and the limit enforced: fits"),
+        ("replay", False, "with expandable segments, its requests replayed with the limit: does not fit either"),
+        ("peak", True, "with expandable segments, without the limit: it took no more: fits"),
+        ("run", False, "with expandable segments: it ran out of memory, too: does not fit either"),
+    ],
+)
+def test_it_is_said_what_showed_that_expandable_segments_help(by: str, fits: bool, said: str) -> None:
+    found = {**FRAGMENTED, "fits_with_expandable_segments": fits, "expandable_segments": {"fits_by": by}}
+    assert f"run again {said}" in probe_report(reading(75, 81, fits=False), classification=found)
+
+
+def test_what_is_not_classified_has_its_reason() -> None:
+    found = {**FRAGMENTED, "class": "unknown", "reason": "a perfect allocator would fit it, but"}
+    assert "not classified: a perfect allocator would" in probe_report(
+        reading(75, 81, fits=False), classification=found
+    )
+    unknown = replace(FRAGMENTATION, kind="unknown", evidence={"classification": {"reason": "none shown"}})
+    report = replace(REPORT, verdict=replace(REPORT.verdict, steps=(unknown,)))
+    assert "not classified: none shown" in shown(report, 80, terminal=False)
+
+
+def test_the_request_that_failed_is_said_to_be_in_the_sum() -> None:
+    died = {**FRAGMENTED, "class": "capacity", "perfect_allocator_is_lower_bound": True}
+    died |= {"failed_request_bytes": gib(4.25), "failed_request_counted": True}
+    one = reading(75, 81, outcome=Outcome.CENSORED, fits=False)
+    text = probe_report(one, classification=died)
+    assert "with the 4.25 GiB of the request that failed (simulated), and outside PyTorch" in text
+    assert "at least 75.50 GiB (simulated)" in text and one.to_json()["is_lower_bound"] is True
+    assert reading(75, 81).to_json()["is_lower_bound"] is False
+
+
+def test_sizes_that_are_compared_never_look_alike_unless_they_are() -> None:
+    close = {**FRAGMENTED, "needed_capacity": gib(79.1825), "needed_capacity_expandable": gib(79.1775)}
+    text = probe_report(reading(75, 81, fits=False), classification=close)
+    assert "limit 79.180 GiB" in text and "79.182 GiB, with expandable segments 79.177 GiB" in text
+    assert "79.182 GiB peak allocated" in shown(replace(REPORT, good=reading(79.1825, 79.5)), 80, terminal=False)
 
 
 def test_a_probe_says_why_it_fits_though_more_was_reserved() -> None:
-    assert "above the limit, but it is cache" in probe_report(reading(75, 81, fits=True))
+    assert "above the limit of 79.18 GiB, but it is cache" in probe_report(reading(75, 81, fits=True))
     assert "above the limit" not in probe_report(reading(75, 76, fits=True))
 
 

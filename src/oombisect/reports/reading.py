@@ -11,9 +11,9 @@ from rich.text import Text
 
 from oombisect.readings import Outcome, RankReading, Reading
 from oombisect.reports.stranded import stranded_lines
-from oombisect.reports.terminal import has_room, rank_lines, short, simulated
+from oombisect.reports.terminal import METHODS, has_room, rank_lines, short, simulated
 from oombisect.session.single import Probed
-from oombisect.units import format_bytes
+from oombisect.units import format_apart, format_bytes
 
 _PHASE_COLUMNS = (
     "phase", "peak\nallocated", "peak\nreserved", "inactive\nsplit", "retries", "OOMs", "device", "time",
@@ -21,7 +21,6 @@ _PHASE_COLUMNS = (
 _CLASSES = {
     "capacity": "capacity: more is needed than the limit, no allocator could fit it",
     "fragmentation": "fragmentation: what is needed would fit, the allocator could not lay it out",
-    "unknown": "not classified: it ran out of memory before its peak, and no run or replay shows what it needs",
 }
 
 
@@ -73,28 +72,48 @@ def kept(reading: Reading, limit: int) -> list[str]:
     """Why an exact reading fits although its peak device use is above the limit; nothing where it is not."""
     if not reading.fits or reading.peak_device <= limit:
         return []
-    used = f"{format_bytes(reading.peak_device)}{simulated(reading)}"
-    return [f"peak device use {used} is above the limit, but it is cache that the allocator gives back when it must"]
+    used, most = format_apart(reading.peak_device, limit)
+    return [
+        f"peak device use {used}{simulated(reading)} is above the limit of {most}, but it is cache that the allocator"
+        " gives back when it must"
+    ]
 
 
 def class_lines(found: Mapping[str, Any] | None, label: str) -> list[str]:
     """The class of a reading that does not fit and its evidence, a line each; `label` follows every size."""
     if found is None:
         return []
+    needs, limit, *needed = format_apart(
+        found["perfect_allocator_needs"],
+        found["limit"],
+        *(found[name] for name in ("needed_capacity", "needed_capacity_expandable") if found.get(name) is not None),
+    )
     bound = "at least " if found["perfect_allocator_is_lower_bound"] else ""
-    lines = [
-        _CLASSES[found["class"]],
-        f"peak allocated and memory outside PyTorch (rank {found['rank']}): {bound}"
-        f"{format_bytes(found['perfect_allocator_needs'])}{label}, limit {format_bytes(found['limit'])}",
-    ]
-    if (needed := found.get("needed_capacity")) is not None:
-        method = {"replay": "by replay", "probes": "by probes"}[found["needed_capacity_method"]]
-        text = f"needed capacity ({method}): {format_bytes(needed)}"
-        if (expandable := found.get("needed_capacity_expandable")) is not None:
-            text += f", with expandable segments {format_bytes(expandable)}"
-        lines.append(text + label)
+    lines = [_CLASSES.get(found["class"]) or f"not classified: {found.get('reason', 'nothing shows what it needs')}"]
+    what = "asked for at the peak" if found.get("requested_counted", True) else "allocated at the peak"
+    if found.get("failed_request_counted"):
+        what += f", with the {format_bytes(found['failed_request_bytes'])} of the request that failed{label},"
+    lines.append(f"{what} and outside PyTorch (rank {found['rank']}): {bound}{needs}{label}, limit {limit}")
+    if found.get("needed_capacity") is not None:
+        text = f"needed capacity ({METHODS[found['needed_capacity_method']]}): {needed.pop(0)}"
+        lines.append(text + (f", with expandable segments {needed.pop(0)}" if needed else "") + label)
+    elif needed:
+        method = METHODS[found["needed_capacity_method"]]
+        lines.append(f"needed capacity with expandable segments ({method}): {needed.pop(0)}{label}")
     if (survives := found.get("fits_with_expandable_segments")) is not None:
-        lines.append(f"probed again with expandable segments: {'fits' if survives else 'does not fit either'}")
+        lines.append(_expandable(survives, (found.get("expandable_segments") or {}).get("fits_by")))
     if stranded := found.get("stranded"):
         lines.extend(stranded_lines(stranded, label))
     return lines
+
+
+def _expandable(survives: bool, by: str | None) -> str:
+    """What the second run showed, and how."""
+    how = {
+        "replay": ", its requests replayed with the limit",
+        "probe": " and the limit enforced",
+        "peak": ", without the limit: it took no more",
+        "floor": ", without the limit: more is asked for",
+        "run": ": it ran out of memory, too",
+    }
+    return f"run again with expandable segments{how.get(by or '', '')}: {'fits' if survives else 'does not fit either'}"

@@ -15,11 +15,11 @@ from oombisect.printable import printable
 from oombisect.readings import Outcome, Reading
 from oombisect.reports.stranded import stranded_lines
 from oombisect.session.verdict import Report, StepVerdict
-from oombisect.units import format_bytes, format_delta
+from oombisect.units import format_apart, format_bytes, format_delta
 
 _STYLE = {"capacity": "red", "fragmentation": "magenta", "external": "yellow", "mixed": "red", "unknown": "dim"}
 _METRICS = {"allocated": "peak allocated", "reserved": "peak reserved", "external": "outside PyTorch"}
-_METHODS = {"replay": "by replay", "probes": "by probes"}
+METHODS = {"replay": "by replay", "probes": "by probes"}
 _CONFIRMED = {
     "yes": "confirmed",
     "superseded": "confirmed, but superseded: reverting it on the bad end does not bring the memory back",
@@ -51,7 +51,8 @@ def headline(report: Report) -> str:
     """The answer in one sentence."""
     verdict = report.verdict
     label = simulated(report.bad)
-    limit = f"{format_bytes(verdict.limit_bytes)}{label}"
+    peak, most = format_apart(report.bad.peak_allocated, verdict.limit_bytes)
+    limit = f"{most}{label}"
     growth = format_delta(verdict.growth.get("allocated", 0))
     if verdict.kind == "culprit":
         main = main_step(report)
@@ -62,8 +63,7 @@ def headline(report: Report) -> str:
         over = f"and pushed the run over {limit}" if main.crosses_limit else f"against a limit of {limit}"
         return f'{short(main.point)} "{main.subject}": {_size(main, label)} {over}; {main.kind}.{others}'
     texts = {
-        "none": f"No change in memory between the ends: {format_bytes(report.bad.peak_allocated)} peak allocated"
-        f"{label}, limit {limit}.",
+        "none": f"No change in memory between the ends: {peak} peak allocated{label}, limit {limit}.",
         "creep": f"Creep: no single change adds much; peak allocated moved by {growth}{label} over "
         f"{report.points} points.",
         "blurred": f"The change lies in a range that cannot be probed; peak allocated moved by {growth}{label}.",
@@ -190,18 +190,23 @@ def evidence_lines(step: StepVerdict, label: str) -> list[str]:
         lines.append(f"blurred: one of {', '.join(short(point) for point in step.blurred)}")
     needed = evidence.get("needed_capacity") or {}
     smaller, larger = needed.get("smaller_bytes"), needed.get("larger_bytes")
+    limit = evidence.get("classification", {}).get("limit")
     if smaller is not None and larger is not None:
         before, after = (smaller, larger) if _grew(step) else (larger, smaller)
-        within = f"{_METHODS[needed.get('method', 'probes')]} within {format_bytes(needed['resolution_bytes'])}"
-        sizes = f"{format_bytes(before)} before, {format_bytes(after)} with it"
+        within = f"{METHODS[needed.get('method', 'probes')]} within {format_bytes(needed['resolution_bytes'])}"
+        before, after, *_ = format_apart(before, after, *_known(needed.get("larger_expandable_bytes"), limit))
+        sizes = f"{before} before, {after} with it"
         lines.append(f"needed capacity (rank {needed['rank']}, {within}): {sizes}{label}")
     if needed.get("larger_expandable_bytes") is not None:
         side = "it needs" if _grew(step) else "the code before it needs"
-        lines.append(f"with expandable segments {side} {format_bytes(needed['larger_expandable_bytes'])}{label}")
+        size, *_ = format_apart(needed["larger_expandable_bytes"], *_known(smaller, larger, limit))
+        lines.append(f"with expandable segments {side} {size}{label}")
     if enforced := evidence.get("limit_enforced"):
         lines.append(_enforced(enforced, label))
     if stranded := evidence.get("stranded"):
         lines.extend(stranded_lines(stranded, label))
+    if step.kind == "unknown" and (reason := evidence.get("classification", {}).get("reason")):
+        lines.append(f"not classified: {reason}")
     lines.extend(_labelled(note, label) for note in evidence.get("classification", {}).get("notes", ()))
     if "submodule" in evidence:
         moved = evidence["submodule"]
@@ -218,6 +223,11 @@ def evidence_lines(step: StepVerdict, label: str) -> list[str]:
     if "config_changes" in evidence and not changes:
         lines.append("config: the resolved config is the same on both sides, so the code changed")
     return lines
+
+
+def _known(*sizes: int | None) -> list[int]:
+    """Those that are known."""
+    return [size for size in sizes if size is not None]
 
 
 def _enforced(enforced: Mapping[str, Any], label: str) -> str:
@@ -240,10 +250,10 @@ def end_text(reading: Reading, limit: int) -> str:
     if reading.outcome in (Outcome.UNRESOLVED, Outcome.INFRA):
         return f"{reading.outcome}: {reading.reason}"
     bound = ">= " if reading.outcome is Outcome.CENSORED else ""
+    allocated, reserved, shown = format_apart(reading.peak_allocated, reading.peak_reserved, limit)
     sizes = (
-        f"{bound}{format_bytes(reading.peak_allocated)} peak allocated, "
-        f"{bound}{format_bytes(reading.peak_reserved)} peak reserved, "
+        f"{bound}{allocated} peak allocated, {bound}{reserved} peak reserved, "
         f"{format_bytes(reading.external)} outside PyTorch{simulated(reading)}"
     )
     fits = {True: "fits", False: "does not fit", None: "not known to fit"}[reading.fits]
-    return f"{reading.outcome}, {sizes}; {fits} {format_bytes(limit)}"
+    return f"{reading.outcome}, {sizes}; {fits} {shown}"

@@ -22,7 +22,8 @@ def why_it_does_not_fit(measurer: Measurer, target: Target, measured: Measured, 
     point = memory_of(measurer, measured, rank, fits=False)
     evidence: dict[str, Any] = {}
     if rank.oom is not None:
-        evidence["failed_request_bytes"] = rank.oom.requested
+        counted = (point.peak_requested or 0) > (rank.peak_requested or 0)
+        evidence = {"failed_request_bytes": rank.oom.requested, "failed_request_counted": counted}
     if not point.exceeds(limit):
         point, compared = _compared(measurer, target, measured, rank, limit, point)
         evidence |= compared
