@@ -29,7 +29,10 @@ _NOT_INHERITED = ("LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "RA
 
 @dataclass(slots=True)
 class Prober:
-    """Runs probes of one workload in one interpreter on one device; a context manager, for its worker's sake."""
+    """Runs probes of one workload in one interpreter on one device; a context manager, for its worker's sake.
+
+    `open_device` finds the same device for another interpreter (a virtual GPU is built for one torch).
+    """
 
     interpreter: Interpreter
     device: Device
@@ -37,8 +40,10 @@ class Prober:
     limits: Limits
     cache: Path
     on_tick: Callable[[float], None] | None = None
+    open_device: Callable[[Interpreter], Device] | None = None
     _worker: Worker | None = None
     _worker_failed: bool = False
+    _other: Prober | None = None
 
     def __enter__(self) -> Prober:
         return self
@@ -46,6 +51,23 @@ class Prober:
     def __exit__(self, *_: object) -> None:
         if self._worker is not None:
             self._worker.close()
+        if self._other is not None:
+            self._other.__exit__()
+
+    def within(self, interpreter: Interpreter | None) -> Prober:
+        """This prober, or the same one in another interpreter; of those the last is kept, for its worker's sake.
+
+        Raises:
+            OombisectError: there is no such device for that interpreter.
+        """
+        if interpreter is None or interpreter == self.interpreter:
+            return self
+        if self._other is None or self._other.interpreter != interpreter:
+            device = self.open_device(interpreter) if self.open_device else self.device
+            if self._other is not None:
+                self._other.__exit__()
+            self._other = Prober(interpreter, device, self.workload, self.limits, self.cache, self.on_tick)
+        return self._other
 
     def run(
         self,

@@ -12,6 +12,7 @@ from datetime import datetime
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from oombisect.errors import ExitCode, OombisectError
 from oombisect.history.records import ProbeSpec, StoredProbe
 from oombisect.history.signature import signature
 from oombisect.probing.collect import ProbeRun
@@ -24,6 +25,7 @@ from oombisect.session.replaying import Replays
 
 if TYPE_CHECKING:
     from oombisect.history.store import Store
+    from oombisect.probing.interpreter import Interpreter
 
 _INFRA_TRIES = 2
 Method = Literal["peak", "floor", "replay", "probe", "run"]
@@ -37,8 +39,9 @@ class CannotProbe(Exception):
 class Target:
     """Something a probe can run at: a commit, or the bad tip with a change reverted.
 
-    `trees` identify the code a probe sees. `call` finds the recipe function, `lay_out` puts the point on disk; both
-    raise `CannotProbe` where that cannot be done. `submodule` is the Megatron-LM commit it pins.
+    `trees` identify all a probe sees: the code and, as `environment`, the Python packages where these are the point's
+    own. `call` finds the recipe function, `lay_out` puts the point on disk, `interpreter` builds its environment (None:
+    the session's); each raises `CannotProbe` where that cannot be done. `submodule` is the Megatron-LM commit it pins.
     """
 
     key: str
@@ -49,6 +52,7 @@ class Target:
     submodule: str = ""
     committed: datetime | None = None
     repo: str = "bridge"
+    interpreter: Callable[[], Interpreter] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +211,7 @@ class Measurer:
             {
                 "trees": None if trace else dict(target.trees),
                 "trace": trace,
+                **({"environment": target.trees["environment"]} if trace and "environment" in target.trees else {}),
                 "variation": variation.to_json(),
                 "ranks": list(ranks) if ranks else None,
                 **self._common,
@@ -272,10 +277,26 @@ class Measurer:
         unresolved = Reading(Outcome.UNRESOLVED, device=device.name, simulated=device.simulated)
         try:
             call, sources = target.call(), target.lay_out()
+            prober = self._prober_of(target)
         except CannotProbe as error:
             return ProbeRun(replace(unresolved, reason=str(error)))
         out = self.store.artifacts_dir(self.session, probe)
-        return self.prober.run(call, sources, out, variation, ranks)
+        return prober.run(call, sources, out, variation, ranks)
+
+    def _prober_of(self, target: Target) -> Prober:
+        """The prober in the interpreter of a target.
+
+        Raises:
+            CannotProbe: its environment does not build, or the device does not take its torch.
+        """
+        if target.interpreter is None:
+            return self.prober
+        try:
+            return self.prober.within(target.interpreter())
+        except OombisectError as error:
+            if error.exit_code == ExitCode.INFRASTRUCTURE:
+                raise
+            raise CannotProbe(error.cause) from error
 
 
 @cache

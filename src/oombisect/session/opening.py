@@ -8,12 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oombisect.errors import OombisectError
+from oombisect.probing.build import Build
 from oombisect.probing.devices import Device, open_device
+from oombisect.probing.environments import Environments
 from oombisect.probing.guard import Limits
 from oombisect.probing.interpreter import inspect_interpreter
 from oombisect.probing.prober import Prober
+from oombisect.recipes.scan import RecipeScanner
 from oombisect.repo.bridge import BridgeRepository, open_repository
 from oombisect.repo.slots import Slot
+from oombisect.repo.whole import WholeRepository, open_whole
+from oombisect.session.command_targets import CommandTargets
+from oombisect.session.commit_line import CommitTargets
 from oombisect.session.measuring import Watcher
 from oombisect.session.request import ProbeRequest
 from oombisect.units import format_bytes
@@ -21,13 +27,17 @@ from oombisect.units import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """What probing a commit takes: the history, a slot to lay commits out in, a device, and a prober on it."""
+    """What probing a commit takes: the history, a slot to lay commits out in, a device, and a prober on it.
+
+    `environments` builds others than the session's own.
+    """
 
     repository: BridgeRepository
     slot: Slot
     device: Device
     prober: Prober
     limit: int
+    environments: Environments
 
 
 @contextmanager
@@ -43,7 +53,8 @@ def open_workshop(
     Raises:
         OombisectError: no repository, no such device or interpreter, a limit above the device's capacity.
     """
-    repository = open_repository(
+    opened = open_whole if request.runs_command else open_repository
+    repository = opened(
         Path(request.repo) if request.repo else None,
         cwd,
         cache,
@@ -60,6 +71,11 @@ def open_workshop(
             f"the limit of {format_bytes(limit)} is above the device's {format_bytes(device.capacity)}",
             "A run cannot be shown to fit more than the device has; probe on a larger virtual GPU instead.",
         )
+    if request.runs_command and not device.simulated and (request.world_size or request.ranks or request.prepare):
+        raise OombisectError(
+            "--world-size, --ranks and --prepare make up a world on a virtual GPU, and this is a real one",
+            "Put what starts the ranks into the command, for example `torchrun --nproc-per-node 8 train.py`.",
+        )
     prober = Prober(
         interpreter,
         device,
@@ -67,6 +83,17 @@ def open_workshop(
         Limits(request.time_limit, request.host_bytes),
         cache,
         watcher.tick,
+        lambda other: open_device(device.name, other, cache),
     )
     with repository.acquire_slot() as slot, prober:
-        yield Workshop(repository, slot, device, prober, limit)
+        environments = Environments(interpreter, cache, watcher.say)
+        yield Workshop(repository, slot, device, prober, limit, environments)
+
+
+def targets_of(workshop: Workshop, request: ProbeRequest, cache: Path) -> CommitTargets | CommandTargets:
+    """What makes targets of the workshop's commits: recipes of Bridge, or the command the user gave."""
+    repository, prober = workshop.repository, workshop.prober
+    if isinstance(repository, WholeRepository):
+        build = Build(request.build, prober.interpreter, prober.limits, prober.on_tick) if request.build else None
+        return CommandTargets(repository, workshop.slot, prober.workload, build)
+    return CommitTargets(repository, workshop.slot, RecipeScanner(repository, cache), request.recipe)

@@ -1,0 +1,245 @@
+"""Python environments of points: the session's own with other versions of some packages, built by uv and kept.
+
+What a probe needs besides is held as the session's environment has it: it is linked file by file, not installed again,
+so that a container's own torch stays, and an environment that differs in one small package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from oombisect.errors import ExitCode, OombisectError
+from oombisect.printable import printable
+from oombisect.probing.installed import Installed, survey
+from oombisect.probing.interpreter import Interpreter, inspect_interpreter
+
+# What a probe imports besides Bridge and Megatron-LM themselves (the extras `probe` and `bridge`, less what is never
+# imported): these, and all they need, are what a lock is asked about.
+NEEDED = (
+    *("accelerate", "einops", "hydra-core", "numpy", "nvidia-ml-py", "omegaconf", "onnx", "packaging", "peft"),
+    *("psutil", "pyyaml", "regex", "rich", "six", "tensorboard", "torch", "tqdm", "transformer-engine"),
+    "transformers",
+)
+_RECORD = "built.json"
+_UNSOLVABLE = 1  # uv's exit status where the packages are to blame; 2 is the network, the disk, its own arguments
+_SHOWN_LINES = 4
+
+
+class CannotBuild(Exception):
+    """There is no such environment: uv's reason. It says nothing about memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is put over the session's environment: requirements as pip writes them, sorted.
+
+    `dependencies`: what they need is installed too where the environment has no version that serves; else exactly
+    these are installed, whatever they say they need.
+    """
+
+    requirements: tuple[str, ...]
+    dependencies: bool = False
+
+    def key(self, base: Interpreter) -> str:
+        """Names the environment among all that can be built."""
+        parts = (str(base.path), base.fingerprint, str(self.dependencies), *self.requirements)
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20]
+
+
+@dataclass
+class Environments:
+    """Builds environments over `base` in the cache folder; each once, also among processes."""
+
+    base: Interpreter
+    cache: Path
+    say: Callable[[str], None] = lambda _: None
+    _built: dict[str, Interpreter] = field(default_factory=dict)
+    _survey: Installed | None = None
+
+    @property
+    def installed(self) -> Installed:
+        """What the session's own environment holds."""
+        if self._survey is None:
+            self._survey = survey(self.base)
+        return self._survey
+
+    def interpreter(self, change: Change) -> Interpreter:
+        """The Python of the environment, built on first use; without requirements the session's own.
+
+        Raises:
+            CannotBuild: the packages do not exist, conflict, or do not build.
+            OombisectError: uv is missing, or the network or the disk fails.
+        """
+        if not change.requirements:
+            return self.base
+        key = change.key(self.base)
+        if key not in self._built:
+            home = self.cache / "environments" / key
+            try:
+                with _locked(home):
+                    if not _is_whole(home):
+                        self._build(change, home)
+            except OSError as error:
+                raise OombisectError(
+                    f"An environment cannot be built in {home.parent}: {error.strerror or error}",
+                    "Free some space there, or choose another cache folder.",
+                    ExitCode.INFRASTRUCTURE,
+                ) from error
+            self._built[key] = inspect_interpreter(home / "bin" / "python")
+        return self._built[key]
+
+    def _build(self, change: Change, home: Path) -> None:
+        """Build apart, then rename; whoever holds the lock may clear what a killed builder of this one left."""
+        for leftover in (home, *home.parent.glob(f".{home.name}-*")):
+            shutil.rmtree(leftover, ignore_errors=True)
+        self.say(f"building an environment with {_listed(change.requirements)}")
+        scratch = Path(tempfile.mkdtemp(prefix=f".{home.name}-", dir=home.parent))
+        try:
+            scratch.chmod(0o755)
+            place = scratch / "environment"
+            uv = Uv(scratch)
+            uv.run("venv", "--quiet", "--relocatable", "--no-project", "--python", str(self.base.path), str(place))
+            python = place / "bin" / "python"
+            folder = next(place.glob("lib/python*/site-packages"))
+            link_sites(self.installed.sites, folder)
+            options = () if change.dependencies else ("--no-deps",)
+            uv.run("pip", "install", "--quiet", "--python", str(python), *options, *change.requirements)
+            orphans = self.installed.orphans(survey(Interpreter(python, self.base.version, ())), keep=NEEDED)
+            if orphans:
+                uv.run("pip", "uninstall", "--quiet", "--python", str(python), *orphans)
+            record = {"base": str(self.base.path), "requirements": change.requirements, "removed": orphans}
+            (place / _RECORD).write_text(json.dumps(record, indent=1) + "\n")
+            place.rename(home)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Uv:
+    """The uv of this machine, run in `folder`, so that no project's own settings have a say; the user's have."""
+
+    folder: Path
+
+    def run(self, *arguments: str) -> str:
+        """What it printed.
+
+        Raises:
+            CannotBuild: the packages are to blame.
+            OombisectError: uv is missing, or it failed for another reason.
+        """
+        environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+        try:
+            done = subprocess.run(
+                [find_uv(), "--no-progress", "--color", "never", *arguments],
+                cwd=self.folder, env=environment, capture_output=True, text=True, errors="replace",
+                stdin=subprocess.DEVNULL, check=False,
+            )  # fmt: skip
+        except OSError as error:
+            raise OombisectError(f"uv does not run: {error}", _INSTALL_UV, ExitCode.INFRASTRUCTURE) from error
+        if done.returncode == 0:
+            return done.stdout
+        reason = _reason(done.stderr) or f"uv ended with {done.returncode}"
+        if done.returncode == _UNSOLVABLE:
+            raise CannotBuild(reason)
+        raise OombisectError(
+            f"uv failed: {reason}",
+            "Mend that (the network, the package index uv is set to, disk space), then go on with `oombisect resume`.",
+            ExitCode.INFRASTRUCTURE,
+        )
+
+
+_INSTALL_UV = "Install it (https://docs.astral.sh/uv, or pip install uv); it builds the environments."
+
+
+def find_uv() -> str:
+    """The uv on PATH, beside the Python of oombisect, or where its installer puts it.
+
+    Raises:
+        OombisectError: there is none.
+    """
+    beside = [str(Path(sys.executable).parent), *(str(Path.home() / folder) for folder in (".local/bin", ".cargo/bin"))]
+    found = shutil.which("uv") or shutil.which("uv", path=os.pathsep.join(beside))
+    if found is None:
+        raise OombisectError("uv is not installed", _INSTALL_UV, ExitCode.INFRASTRUCTURE)
+    return found
+
+
+def link_sites(sites: tuple[Path, ...], into: Path) -> None:
+    """Have all of the package folders `sites` in `into`, without copying: what an earlier one has hides a later one's.
+
+    Files are linked (symbolically where they lie on another file system, or are someone else's); links stay links.
+    """
+    for site in sites:
+        _link_tree(site, into, {_distribution(path.name) for path in into.iterdir()} - {""})
+
+
+def _link_tree(source: Path, target: Path, hidden: set[str]) -> None:
+    with os.scandir(source) as entries:
+        for entry in entries:
+            place = target / entry.name
+            if entry.is_dir(follow_symlinks=False):
+                if _distribution(entry.name) in hidden:
+                    continue
+                if not place.exists():
+                    place.mkdir()
+                elif (place / "__init__.py").exists():
+                    continue
+                _link_tree(Path(entry.path), place, set())
+            elif not place.exists():
+                _link(Path(entry.path), place)
+
+
+def _link(source: Path, place: Path) -> None:
+    if not source.is_symlink():
+        try:
+            os.link(source, place)
+            return
+        except OSError:
+            pass  # another file system, another owner, or no more links
+    place.symlink_to(os.path.realpath(source))
+
+
+def _distribution(name: str) -> str:
+    """The distribution whose metadata a folder of this name holds; empty for any other."""
+    stem, dot, suffix = name.rpartition(".")
+    return stem.partition("-")[0].lower().replace("-", "_") if dot and suffix in ("dist-info", "egg-info") else ""
+
+
+@contextmanager
+def _locked(home: Path) -> Iterator[None]:
+    """Hold the lock of one environment; the kernel releases that of a process that died."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(home.with_name(f"{home.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
+
+
+def _is_whole(home: Path) -> bool:
+    """Whether it was built to the end and what it is linked to is still there."""
+    return (home / _RECORD).is_file() and (home / "bin" / "python").exists()
+
+
+def _reason(text: str) -> str:
+    """What uv complained of, on one line: its first lines that are no warning."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("warning")]
+    start = next((i for i, line in enumerate(lines) if line.startswith("error")), 0)
+    return printable(" ".join(lines[start : start + _SHOWN_LINES]))[:500].removeprefix("error: ")
+
+
+def _listed(requirements: tuple[str, ...], most: int = 4) -> str:
+    rest = len(requirements) - most
+    return ", ".join(requirements[:most]) + (f" and {rest} more" if rest > 0 else "")
