@@ -88,7 +88,7 @@ class World:
         return add_probe(self.store, more.pop("session", self.session), point, allocations, **more)
 
     def compare(self, first: str | int, second: str | int | None = None, **options: Any) -> Comparison:
-        settings: dict[str, Any] = {"rank": None, "ends": False, "required": True, "database": self.store.path}
+        settings: dict[str, Any] = {"rank": None, "ends": False, "database": None, "default": self.store.path}
         return compare_named(
             str(first), None if second is None else str(second), cache=self.cache, say=lambda _: None,
             clock=lambda: datetime(2026, 11, 30, tzinfo=UTC), **(settings | options),
@@ -280,7 +280,7 @@ def test_bare_snapshots_need_no_database(tmp_path: Path, world: World) -> None:
     stacks = [[(f"/home/{user}/train.py", number, "step")] for user, number in (("ann", 10), ("bob", 12))]
     first = write_snapshot(tmp_path / "a.pickle.gz", [(512, stacks[0])])
     second = write_snapshot(tmp_path / "b.pickle.gz", [(512, stacks[1]), (1024, [("/home/bob/train.py", 4, "init")])])
-    found = world.compare(first, second, database=tmp_path / "none.db", required=False)
+    found = world.compare(first, second, default=tmp_path / "none.db")
     assert [one.entry.delta for one in found.entries] == [1024, 0]
     assert found.entries[0].module == "/home/bob/train.py init"
     told = comparison_json(found)

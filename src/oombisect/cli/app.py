@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from oombisect import __version__
-from oombisect.cli import compare, demo, explain, probe, replay, resume, run, sessions, show
+from oombisect.cli import compare, config, demo, explain, probe, replay, resume, run, sessions, show
 from oombisect.errors import ExitCode, OombisectError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command("show")(show.show)
 app.command("replay")(replay.replay)
 app.command("compare")(compare.compare)
 app.command("explain")(explain.explain)
+app.command("config")(config.config)
 app.command("demo")(demo.demo)
 
 

@@ -16,7 +16,7 @@ def compare(
         str,
         typer.Argument(
             metavar="A",
-            help="A probe (its number, or SESSION/PROBE) or a snapshot file. "
+            help="A probe (its number, or SESSION/PROBE) or a snapshot file; a number is a probe, ./NUMBER a file. "
             "Alone: a session (or last), whose largest step is compared.",
         ),
     ] = "last",
@@ -29,7 +29,16 @@ def compare(
         int | None,
         typer.Option(help="The rank to compare. Default: that with B's largest peak.", show_default=False),
     ] = None,
-    ends: Annotated[bool, typer.Option("--ends", help="Of a session: its good and bad ends.")] = False,
+    device: Annotated[
+        int | None,
+        typer.Option(
+            help="Of snapshots of several devices: which one, by its index. Default: the one with the longest history.",
+            show_default=False,
+        ),
+    ] = None,
+    ends: Annotated[
+        bool, typer.Option("--ends", help="Of a session: compare its good and bad ends, not its largest step.")
+    ] = False,
     repo: Annotated[
         Path | None,
         typer.Option(help="Where the commits are. Default: the repository that was probed.", show_default=False),
@@ -38,7 +47,10 @@ def compare(
     database: Database = None,
     json: Json = False,
 ) -> None:
-    """Show which allocations make up the difference of peak memory between two runs, across commits."""
+    """Show which allocations make up the difference of peak memory between two runs, across commits.
+
+    Exit codes: 0 compared, 2 usage, 14 a file or the database cannot be read, 70 a bug, 130 interrupted.
+    """
     from oombisect.cli.sessions_of import clock, print_json, stderr_watcher
     from oombisect.history.location import cache_dir, default_database
     from oombisect.reports.compare import GROUPINGS, comparison_json, render_comparison
@@ -55,10 +67,11 @@ def compare(
     found = compare_named(
         first,
         second,
-        database=database or default_database(),
-        required=database is not None,
+        database=database,
+        default=default_database(),
         clock=clock,
         rank=rank,
+        device=device,
         ends=ends,
         cache=cache_dir(),
         say=watcher.say,

@@ -21,7 +21,7 @@ def explain(
 ) -> None:
     """Explain the out-of-memory errors in a log: who ran out of what, and what the numbers prove.
 
-    Exit codes: 0 an out-of-memory error was found; 1 none was; 2 usage.
+    Exit codes: 0 an out-of-memory error was found; 1 none was; 2 usage, 70 a bug, 130 interrupted.
     """
     from oombisect.cli.sessions_of import print_json
     from oombisect.memory.oom_messages import read_messages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +19,15 @@ Recipe = Annotated[
     typer.Option(
         "--recipe",
         help="The workload: a recipe function of Bridge, or a model and mode such as qwen3_8b_lora.",
+        show_default=False,
+    ),
+]
+BaseRecipe = Annotated[
+    str,
+    typer.Option(
+        "--recipe",
+        help="The recipe that a YAML file's or a probe's values are laid over. Default: that of the probe, or of the "
+        "other side.",
         show_default=False,
     ),
 ]
@@ -67,7 +76,15 @@ MicroBatches = Annotated[
     typer.Option(help="Micro-batches of a step. Default: as few as show the full peak.", show_default=False),
 ]
 MoeSkew = Annotated[float, typer.Option(help="Tokens of the local experts over balanced routing (virtual GPU).")]
-Env = Annotated[list[str] | None, typer.Option("--env", help="NAME=VALUE for the probe's environment. Repeatable.")]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        help="NAME=VALUE for the probe's environment; or per-lock: Python packages as each commit's uv.lock has them. "
+        "Repeatable.",
+    ),
+]
+PER_LOCK = "per-lock"
 TimeLimit = Annotated[float, typer.Option(help="Seconds a probe may take.")]
 HostMemory = Annotated[str, typer.Option(help="Host memory a probe may take.")]
 Database = Annotated[Path | None, typer.Option("--db", help="The SQLite database. Default: in the user's data folder.")]
@@ -103,21 +120,32 @@ def probe_request(
         python=str(python.expanduser().absolute()) if python else None,
         gpu=gpu,
         limit_bytes=parse_bytes(limit) if limit else None,
-        overrides=tuple(_assignments("--set", overrides)),
+        overrides=tuple(assignments("--set", overrides)),
         iterations=iterations,
         ranks=_ranks(ranks),
         world_size=world_size,
         micro_batches=micro_batches,
         moe_skew=moe_skew,
-        env=dict(item.split("=", 1) for item in _assignments("--env", env)),
+        env=dict(item.split("=", 1) for item in assignments("--env", [item for item in env or () if item != PER_LOCK])),
         time_limit=time_limit,
         host_bytes=parse_bytes(host_memory),
+        per_lock=PER_LOCK in (env or ()),
     )
 
 
 def with_probe_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give `command(..., request: ProbeRequest)` the options of `probe_request` on the command line."""
-    shared = inspect.signature(probe_request, eval_str=True).parameters
+    return _with_options(command, inspect.signature(probe_request, eval_str=True).parameters)
+
+
+def with_base_recipe(command: Callable[..., None]) -> Callable[..., None]:
+    """As `with_probe_options`, for a command that may do without a recipe: "" if none was given."""
+    shared = dict(inspect.signature(probe_request, eval_str=True).parameters)
+    shared["recipe"] = shared["recipe"].replace(annotation=BaseRecipe, default="")
+    return _with_options(command, shared)
+
+
+def _with_options(command: Callable[..., None], shared: Mapping[str, inspect.Parameter]) -> Callable[..., None]:
     own = inspect.signature(command, eval_str=True).parameters
 
     @functools.wraps(command)
@@ -134,7 +162,12 @@ def with_probe_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _assignments(option: str, items: list[str] | None) -> list[str]:
+def assignments(option: str, items: list[str] | None) -> list[str]:
+    """The texts given to a repeatable option, each checked to be `NAME=VALUE`.
+
+    Raises:
+        OombisectError: one of them is not.
+    """
     for item in items or ():
         if not item.partition("=")[1] or not item.partition("=")[0].strip():
             raise OombisectError(f"{option} {item!r} is no assignment", f"Write {option} NAME=VALUE.")

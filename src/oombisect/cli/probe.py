@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from oombisect.cli.options import Database, Json, with_probe_options
+from oombisect.cli.command_options import with_recipe_or_command
+from oombisect.cli.options import Database, Json
 from oombisect.session.request import ProbeRequest
 
 
-@with_probe_options
+@with_recipe_or_command
 def probe(
     request: ProbeRequest,
     revision: Annotated[str, typer.Argument(metavar="REV", help="The commit to probe.")] = "HEAD",
@@ -19,6 +20,8 @@ def probe(
     json: Json = False,
 ) -> None:
     """Measure one commit: peak allocated and reserved memory of a short training run.
+
+    Of a recipe of Bridge (--recipe), or of any training command: oombisect probe HEAD -- torchrun train.py --lr 1e-4
 
     Exit codes, as git bisect run has them: 0 fits, 1 does not fit, 125 unresolved. Whatever is no measurement stops
     git bisect run: 128 infrastructure or unexpected, 129 usage, 130 interrupted (128 + n by signal n).

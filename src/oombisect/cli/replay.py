@@ -13,18 +13,26 @@ from oombisect.units import parse_bytes
 
 def replay(
     snapshot: Annotated[
-        str, typer.Argument(metavar="SNAPSHOT|PROBE", help="A snapshot file, a probe's number, or SESSION/PROBE.")
+        str,
+        typer.Argument(
+            metavar="SNAPSHOT|PROBE",
+            help="A snapshot file (torch.cuda.memory._dump_snapshot), a probe's number, or SESSION/PROBE. "
+            "A number is a probe, ./NUMBER a file.",
+        ),
     ],
     limit: Annotated[
         str | None,
         typer.Option(
-            help="Device memory it must fit in, e.g. 79.6GiB. Default: that of the probe's session.", show_default=False
+            help="Device memory it must fit in, e.g. 79.6GiB. Default: the memory of --gpu, else the limit of the "
+            "probe's session; a bare file has none.",
+            show_default=False,
         ),
     ] = None,
     external: Annotated[
         str | None,
         typer.Option(
-            help="Memory of that device outside PyTorch (CUDA context, NCCL). Default: as the probe measured.",
+            help="Memory of that device outside PyTorch (CUDA context, NCCL), e.g. 2GiB. Default: as the probe "
+            "measured; 0 for a bare file.",
             show_default=False,
         ),
     ] = None,
@@ -36,11 +44,24 @@ def replay(
         ),
     ] = None,
     rank: Annotated[
-        int | None, typer.Option(help="Rank of a probe. Default: the one with the largest peak.", show_default=False)
+        int | None,
+        typer.Option(help="The rank of a probe. Default: the one with the largest peak.", show_default=False),
+    ] = None,
+    device: Annotated[
+        int | None,
+        typer.Option(
+            help="Of a snapshot of several devices: only this one, by its index. Default: all, in full the one that "
+            "needs most.",
+            show_default=False,
+        ),
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(help="The device, e.g. virtual:h100-80gb. Default: the probe's own.", show_default=False),
+        typer.Option(
+            help="The kind of device: virtual:h100-80gb (or another profile) or virtual:81559MiB. Default: the "
+            "probe's own.",
+            show_default=False,
+        ),
     ] = None,
     torch: Annotated[
         str | None,
@@ -49,41 +70,52 @@ def replay(
             show_default=False,
         ),
     ] = None,
+    fraction: Annotated[
+        float | None,
+        typer.Option(
+            help="What the run gave torch.cuda.set_per_process_memory_fraction: no snapshot tells it. It is a share of "
+            "--gpu, or of the probe's device.",
+            show_default=False,
+        ),
+    ] = None,
     database: Database = None,
     json: Json = False,
 ) -> None:
     """Replay a recorded allocation history: peaks, whether it fits, and what other allocator settings would do.
 
-    Exit codes: 0 replayed, and it fits if a limit is known; 1 it does not fit as it was recorded; 2 usage.
+    Exit codes: 0 replayed; no device is known not to fit. 1 a device does not fit as it was recorded. 2 usage,
+    14 a file or the database cannot be read, 70 a bug, 130 interrupted.
     """
     from rich.console import Console
+    from rich.markup import escape
 
     from oombisect.cli.sessions_of import clock, print_json
     from oombisect.history.location import default_database
     from oombisect.history.store import open_store
     from oombisect.reports.replay import render_replay
     from oombisect.reports.terminal import report_console
-    from oombisect.session.replay_report import limit_of, replay_snapshot
-    from oombisect.session.snapshots_of import names_probe, resolve_snapshot
+    from oombisect.session.replay_report import Question, replay_snapshot
+    from oombisect.session.snapshots_of import database_for, resolve_snapshot
 
-    path = database or default_database()
+    asked = Question(
+        limit=None if limit is None else parse_bytes(limit),
+        external=None if external is None else parse_bytes(external, least=0),
+        alloc_confs=tuple(alloc_conf or ()),
+        device=device,
+        gpu=gpu,
+        torch_version=torch,
+        fraction=fraction,
+    )
+    asked.check()
+    path = database_for([snapshot], database, default_database())
     said = Console(stderr=True, highlight=False)
     with ExitStack() as stack:
-        needed = names_probe(snapshot) or path.is_file()
-        store = stack.enter_context(open_store(path, clock=clock, readonly=True)) if needed else None
+        store = None if path is None else stack.enter_context(open_store(path, clock=clock, readonly=True))
         located = resolve_snapshot(snapshot, store, rank)
         status = stack.enter_context(said.status("")) if said.is_terminal else None
-        report = replay_snapshot(
-            located,
-            limit=parse_bytes(limit) if limit else limit_of(located, store),
-            external=parse_bytes(external) if external else None,
-            alloc_confs=alloc_conf or [],
-            gpu=gpu,
-            torch_version=torch,
-            progress=status.update if status else lambda _: None,
-        )
+        report = replay_snapshot(located, store, asked, lambda text: status.update(escape(text)) if status else None)
     if json:
         print_json(report.to_json())
     else:
         render_replay(report, report_console())
-    raise typer.Exit(1 if report.fits is False else 0)
+    raise typer.Exit(report.exit_code)

@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
-from oombisect.cli.options import Database, Json, with_probe_options
+from oombisect.cli.command_options import with_recipe_or_command
+from oombisect.cli.options import Database, Json
 from oombisect.session.request import BisectRequest, ProbeRequest
 from oombisect.units import parse_bytes
 
 
-@with_probe_options
+@with_recipe_or_command
 def run(
     range: Annotated[str, typer.Argument(metavar="GOOD..BAD", help="The range: a good end and a bad one.")],
     request: ProbeRequest,
@@ -31,10 +32,23 @@ def run(
     ] = None,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Find every step, whatever its size.")] = False,
     grid: Annotated[int, typer.Option(help="Probe this many evenly spread points first.")] = 0,
+    descend: Annotated[
+        bool,
+        typer.Option(
+            "--descend/--no-descend",
+            help="Where a named commit moves the Megatron-LM submodule, go on to the commit of Megatron-LM.",
+        ),
+    ] = True,
     database: Database = None,
     json: Json = False,
 ) -> None:
     """Name the commits of a range that made peak GPU memory grow, how much each added, and why.
+
+    What runs at each commit is a recipe of Bridge (--recipe), or any training command, in any git repository:
+    oombisect run v1..main --build 'make' -- torchrun --nproc-per-node 8 train.py --config big.yaml
+
+    A commit that moves 3rdparty/Megatron-LM is split: what Bridge's own source added, and which commit of
+    Megatron-LM brought the rest.
 
     Exit codes: 0 named, 10 no change, 11 blurred by points that cannot be probed, 12 creep, 13 budget spent,
     14 infrastructure, 2 usage, 130 interrupted (128 + n by signal n).
@@ -52,6 +66,7 @@ def run(
             min_step_bytes=parse_bytes(min_step) if min_step else None,
             exhaustive=exhaustive,
             grid=grid,
+            descend=descend,
         ),
         database,
         as_json=json,

@@ -6,7 +6,9 @@ import contextlib
 import json
 import shlex
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,8 +20,11 @@ from oombisect.history.records import StoredSession
 from oombisect.history.store import Store, open_store
 from oombisect.reports.terminal import render, report_console
 from oombisect.reports.watch import ConsoleWatcher
+from oombisect.session.config_request import ConfigRequest
+from oombisect.session.config_run import bisect_config
 from oombisect.session.request import BisectRequest
 from oombisect.session.running import bisect_range
+from oombisect.session.verdict import Report
 
 _MANY = 10_000
 
@@ -27,7 +32,13 @@ _MANY = 10_000
 def run_session(request: BisectRequest, database: Path | None, *, as_json: bool, kind: str = "run") -> NoReturn:
     """Start a session, run it to its verdict, print that, exit with its code."""
     with open_store(database or default_database(), clock=clock) as store:
-        _run(store, request, database, as_json, kind=kind)
+        _run(partial(bisect_range, store, request, kind=kind), database, as_json)
+
+
+def run_config(request: ConfigRequest, database: Path | None, *, as_json: bool) -> NoReturn:
+    """As `run_session`, over a config diff."""
+    with open_store(database or default_database(), clock=clock) as store:
+        _run(partial(bisect_config, store, request), database, as_json)
 
 
 def resume_session(name: str, database: Path | None, *, as_json: bool) -> NoReturn:
@@ -38,8 +49,12 @@ def resume_session(name: str, database: Path | None, *, as_json: bool) -> NoRetu
             again = shlex.join(["oombisect", *found.spec.command[1:]])
             raise OombisectError(f"Session {found.id} is a single probe, with nothing to go on with", f"Probe: {again}")
         stored = store.resume_session(found.id)
-        request = BisectRequest.from_json(stored.spec.arguments)
-        _run(store, request, database, as_json, kind=stored.spec.kind, session=stored.id)
+        kind, arguments = stored.spec.kind, stored.spec.arguments
+        if kind == "config":
+            changed = ConfigRequest.from_json(arguments)
+            _run(partial(bisect_config, store, changed, session=stored.id), database, as_json)
+        request = BisectRequest.from_json(arguments)
+        _run(partial(bisect_range, store, request, kind=kind, session=stored.id), database, as_json)
 
 
 def named_session(store: Store, name: str) -> StoredSession:
@@ -50,19 +65,16 @@ def named_session(store: Store, name: str) -> StoredSession:
     return store.session(name)
 
 
-def _run(store: Store, request: BisectRequest, database: Path | None, as_json: bool, **which: Any) -> NoReturn:
+def _run(run: Callable[..., Report], database: Path | None, as_json: bool) -> NoReturn:
     begun: list[str] = []
     watcher = stderr_watcher()
     try:
-        report = bisect_range(
-            store,
-            request,
+        report = run(
             watcher=watcher,
             cwd=Path.cwd(),
             cache=cache_dir(),
             command=tuple(sys.argv),
             on_session=begun.append,
-            **which,
         )
     except BaseException as error:
         watcher.close()

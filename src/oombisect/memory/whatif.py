@@ -32,7 +32,7 @@ class WhatIf:
         alloc_conf: the setting, as in PYTORCH_CUDA_ALLOC_CONF; empty: PyTorch's defaults.
         unlimited: the replay with as much memory as it asks for; None: PyTorch refuses the setting.
         limited: the replay under the limit; None: there is none.
-        needed: the smallest limit it survives.
+        needed: the smallest limit it survives; None: a memory fraction forbids it under any.
         refused: why PyTorch refuses the setting; empty if it does not.
     """
 
@@ -44,8 +44,10 @@ class WhatIf:
 
     @property
     def fits(self) -> bool | None:
-        """It survives under the limit; None: there is no limit, or the setting is refused."""
-        return None if self.limited is None else self.limited.first_oom is None
+        """It survives under the limit, and a memory fraction; None: there is neither, or the setting is refused."""
+        if self.unlimited is not None and not self.unlimited.survived:
+            return False
+        return None if self.limited is None else self.limited.survived
 
 
 def what_if(
@@ -56,6 +58,7 @@ def what_if(
     *,
     device_bytes: int,
     limit: int | None = None,
+    fraction: float | None = None,
 ) -> Iterator[WhatIf]:
     """Replay `requests` under each of `alloc_confs`, in order.
 
@@ -63,6 +66,7 @@ def what_if(
         recorded: the settings of the recorded run.
         device_bytes: the device's memory as CUDA reports it.
         limit: what the allocator may take of it.
+        fraction: torch.cuda.set_per_process_memory_fraction of the run; None: it was not called.
     """
     for alloc_conf in alloc_confs:
         try:
@@ -70,7 +74,7 @@ def what_if(
         except SettingsError as error:
             yield WhatIf(alloc_conf, refused=str(error))
         else:
-            yield under(requests, settings, recorded, rules, device_bytes=device_bytes, limit=limit)
+            yield under(requests, settings, recorded, rules, device_bytes=device_bytes, limit=limit, fraction=fraction)
 
 
 def under(
@@ -81,6 +85,7 @@ def under(
     *,
     device_bytes: int,
     limit: int | None = None,
+    fraction: float | None = None,
 ) -> WhatIf:
     """Replay `requests` under one setting; arguments as for `what_if`.
 
@@ -88,13 +93,9 @@ def under(
     says what both together do.
     """
     as_recorded = replace(settings, text="") == replace(recorded, text="")
-    fraction = None
-    if limit is not None and settings.garbage_collection_threshold and settings.memory_fraction is None:
-        fraction = min(1.0, limit / device_bytes)
-    unlimited = replay(requests, settings, rules, device_bytes=device_bytes, as_recorded=as_recorded)
-    limited = None
-    if limit is not None:
-        limited = replay(
+
+    def run(limit: int | None, fraction: float | None) -> Replay:
+        return replay(
             requests,
             settings,
             rules,
@@ -103,5 +104,20 @@ def under(
             fraction=fraction,
             as_recorded=as_recorded,
         )
-    least = needed(requests, settings, rules, device_bytes=device_bytes, as_recorded=as_recorded, unlimited=unlimited)
+
+    unlimited = run(None, fraction)
+    limited = least = None
+    if limit is not None:
+        collects = settings.garbage_collection_threshold and settings.memory_fraction is None
+        limited = run(limit, min(1.0, limit / device_bytes) if collects and fraction is None else fraction)
+    if unlimited.survived:
+        least = needed(
+            requests,
+            settings,
+            rules,
+            device_bytes=device_bytes,
+            fraction=fraction,
+            as_recorded=as_recorded,
+            unlimited=unlimited,
+        )
     return WhatIf(settings.text, unlimited, limited, least)

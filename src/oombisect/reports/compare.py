@@ -55,10 +55,12 @@ def _side_json(side: Side) -> dict[str, Any]:
         "point": located.point,
         "commits": {name: project.commit for name, project in side.projects.items()},
         "rank": located.rank,
+        "device": side.device,
         "peak_allocated": side.live.peak,
         "peak_phase": side.peak_phase,
         "blocks": len(side.live.blocks),
         "censored": side.censored,
+        "simulated": side.simulated,
     }
 
 
@@ -115,13 +117,13 @@ def _total_json(total: Total) -> dict[str, Any]:
 
 def render_comparison(comparison: Comparison, console: Console, *, by: str, top: int) -> None:
     """Print the `top` contributors to the difference, grouped `by` one of `GROUPINGS`. No line is cut."""
-    label = " (simulated)" if comparison.simulated else ""
+    label = _label(comparison)
 
     def line(text: str = "", style: str = "") -> None:
         console.print(Text(text, style=style), soft_wrap=True)
 
     for name, side in (("A", comparison.first), ("B", comparison.second)):
-        line(f"{name}: {_side_text(side, label)}")
+        line(f"{name}: {_side_text(side)}")
     line(f"B - A: {format_delta(comparison.delta)}{label} peak allocated\n", "bold")
     if by == "stack":
         _stacks(comparison, top, label, console)
@@ -133,11 +135,19 @@ def render_comparison(comparison: Comparison, console: Console, *, by: str, top:
         line(f"note: {printable(note)}", "dim")
 
 
-def _side_text(side: Side, label: str) -> str:
+def _label(comparison: Comparison) -> str:
+    """Follows numbers that come from both sides."""
+    simulated = [name for name, side in (("A", comparison.first), ("B", comparison.second)) if side.simulated]
+    return f" ({simulated[0]} simulated)" if len(simulated) == 1 else " (simulated)" if simulated else ""
+
+
+def _side_text(side: Side) -> str:
+    label = " (simulated)" if side.simulated else ""
     located = side.located
     where = f", {short(located.point)}" if located.point else ""
     subject = f' "{printable(located.probe.spec.subject)}"' if located.probe and located.probe.spec.subject else ""
     rank = f", rank {located.rank}" if located.rank is not None else ""
+    rank += f", device {side.device}" if side.others or side.device else ""
     phase = f", reached in {side.peak_phase}" if side.peak_phase else ""
     bound = "at least " if side.censored else ""
     size = f"{bound}{format_bytes(side.live.peak)}{label} peak allocated{phase}, {len(side.live.blocks)} blocks"
@@ -165,7 +175,7 @@ def _stacks(comparison: Comparison, top: int, label: str, console: Console) -> N
 
 
 def _entry(one: ShownEntry, comparison: Comparison, told: set[Hunk], console: Console) -> None:
-    entry, label = one.entry, " (simulated)" if comparison.simulated else ""
+    entry, label = one.entry, _label(comparison)
     before, after = (f"{format_bytes(p.size)} x{p.count}" for p in (entry.first, entry.second))
     moved = "  (moved: the stacks differ, and were taken for one)" if entry.moved else ""
     head = Text()

@@ -6,71 +6,110 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from oombisect.memory.whatif import WhatIf
 from oombisect.printable import printable
 from oombisect.reports.stranded import failure_lines
-from oombisect.session.replay_report import ReplayReport, notes
-from oombisect.units import format_bytes
+from oombisect.reports.terminal import has_room
+from oombisect.session.replay_report import ReplayReport, Row
+from oombisect.session.replaying import History
+from oombisect.units import counted, format_bytes
 
-_COLUMNS = ("settings", "peak allocated", "peak reserved", "needed capacity", "fits")
+_COLUMNS = ("peak allocated", "peak reserved", "needed capacity", "fits")
+_SO_FAR, _NONE = "so far", "none"
 
 
 def render_replay(report: ReplayReport, console: Console) -> None:
     """Print the answers. Every size is computed by a model of the allocator from what was recorded."""
     label = " (simulated)" if report.simulated else ""
+    history = report.history
 
     def line(text: str, style: str = "") -> None:
         console.print(Text(text, style=style), soft_wrap=True)
 
     rank = "" if report.rank is None else f", rank {report.rank}"
-    line(f"{printable(report.label)}{rank}: {report.history.requests.trace_events:,} events replayed{label}", "bold")
-    line(f"  {fidelity(report)}", "" if report.fidelity.exact else "yellow")
-    line(f"  by the rules of {report.history.rules.name} ({printable(report.history.rules.reason)})")
+    device = f", device {history.device}" if history.several or history.device else ""
+    events = counted(history.requests.trace_events, "event")
+    line(f"{printable(report.label)}{rank}{device}: {events} replayed{label}", "bold")
+    line(f"  {fidelity(history)}", "" if history.fidelity.exact else "yellow")
+    line(f"  by the rules of {history.rules.name} ({printable(history.rules.reason)})")
+    if history.fraction is not None:
+        line(f"  with a memory fraction of {history.fraction:g}")
     if report.limit is not None:
-        line(
-            f"  limit {format_bytes(report.limit)}, of which {format_bytes(report.external)} lie outside PyTorch{label}"
-        )
+        outside = format_bytes(report.external)
+        line(f"  limit {format_bytes(report.limit)}, of which {outside} are taken outside PyTorch{label}")
     line(f"  computed by replay{label}; needed capacity is the smallest device it survives on", "dim")
-    console.print(_table(report))
+    named = [(_name(row), _cells(row, report)) for row in report.rows if not row.answer.refused]
+    perfect = format_bytes(report.perfect) if history.complete else f"at least {format_bytes(report.perfect)}"
+    named.append(("a perfect allocator", ("", "", perfect, _fits(report.perfect_fits, report, history))))
+    _sizes("settings", named, console)
+    if any(_SO_FAR in cells for _, cells in named):
+        line(f"  {_SO_FAR}: all that was recorded fits", "dim")
+    if any(_NONE in cells for _, cells in named):
+        line(f"  {_NONE}: the memory fraction forbids it on any device", "dim")
+    for row in report.rows:
+        if row.answer.refused:
+            line(f"  {printable(row.answer.alloc_conf)}: refused: {printable(row.answer.refused)}", "yellow")
     if report.failure is not None:
         for text in failure_lines(report.failure, label):
             line(f"  {text}")
-    for note in notes(report):
+    if len(report.devices) > 1:
+        line(
+            f"\nall {len(report.devices)} devices as recorded{label} (--device N: the table above of that one)", "bold"
+        )
+        _sizes("device", [(_device(row), _cells(row, report)) for row in report.devices], console)
+    for note in report.notes:
         line(f"  note: {printable(note)}", "dim")
 
 
-def fidelity(report: ReplayReport) -> str:
+def fidelity(history: History) -> str:
     """Whether the model does what the recorded allocator did."""
-    told = report.fidelity
+    told = history.fidelity
     if told.exact:
-        events = f"{told.allocations:,} addresses, {told.segment_events:,} events of segments"
+        events = f"{counted(told.allocations, 'address', 'addresses')}, {counted(told.segment_events, 'segment event')}"
         return f"the model reproduces what was recorded: {events}"
     return f"the model does not reproduce what was recorded, take the sizes for estimates: {printable(told.mismatch)}"
 
 
-def _table(report: ReplayReport) -> Table:
+def _name(row: Row) -> str:
+    name = printable(row.answer.alloc_conf or "defaults")
+    return name + (" (as recorded)" if row.recorded else " (approximate)" if row.approximate else "")
+
+
+def _device(row: Row) -> str:
+    wrong = "" if row.history.fidelity.exact else " (estimates: the model does not reproduce it)"
+    return f"{row.history.device}{wrong}"
+
+
+def _cells(row: Row, report: ReplayReport) -> tuple[str, ...]:
+    shown, need = row.answer.unlimited, report.needs(row)
+    assert shown is not None  # refused ones are no rows of the table
+    sizes = (shown.peak_allocated, shown.peak_reserved, need)
+    bound = "at least " if row.is_lower_bound else ""
+    return (
+        *(_NONE if size is None else f"{bound}{format_bytes(size)}" for size in sizes),
+        _fits(row.fits, report, row.history),
+    )
+
+
+def _fits(fits: bool | None, report: ReplayReport, history: History) -> str:
+    """Of a run that died nobody knows what it would have asked for next."""
+    if fits is None:
+        return "" if history.complete or report.limit is None else _SO_FAR
+    return "yes" if fits else "no"
+
+
+def _sizes(first: str, rows: list[tuple[str, tuple[str, ...]]], console: Console) -> None:
+    """A table where there is room for one, else a few lines each: no size is ever cut."""
     table = Table(box=None, header_style="dim", show_edge=False)
+    table.add_column(first, no_wrap=True)
     for name in _COLUMNS:
-        table.add_column(
-            name, justify="right" if name not in ("settings", "fits") else "left", no_wrap=name != "settings"
-        )
-    for number, row in enumerate(report.rows):
-        table.add_row(*_cells(row, report, recorded=number == 0))
-    perfect = report.perfect
-    fits = "" if report.limit is None else "yes" if perfect <= report.limit else "no"
-    table.add_row("a perfect allocator", "", "", format_bytes(perfect), fits)
-    return table
-
-
-def _cells(row: WhatIf, report: ReplayReport, *, recorded: bool) -> list[str | Text]:
-    name = printable(row.alloc_conf or "defaults") + (" (as recorded)" if recorded else "")
-    if row.unlimited is None or row.needed is None:
-        return [name, "", "", "", Text(f"refused: {printable(row.refused)}", style="yellow")]
-    fits = {None: "", True: "yes", False: "no"}[row.fits]
-    return [
-        name,
-        format_bytes(row.unlimited.peak_allocated),
-        format_bytes(row.unlimited.peak_reserved),
-        format_bytes(row.needed + report.external),
-        Text(fits, style="red" if row.fits is False else ""),
-    ]
+        table.add_column(name, justify="left" if name == "fits" else "right", no_wrap=True)
+    for name, cells in rows:
+        table.add_row(Text(name), *(Text(cell, style="red" if cell == "no" else "") for cell in cells))
+    if has_room(table, console):
+        console.print(table)
+        return
+    for name, cells in rows:
+        console.print(Text(name), soft_wrap=True)
+        for column, cell in zip(_COLUMNS, cells):
+            if cell:
+                console.print(Text(f"  {column}: {cell}"), soft_wrap=True)

@@ -17,7 +17,7 @@ from oombisect.memory.difference import Entry, Held, Total, by_name, by_phase, d
 from oombisect.memory.line_map import CodeDiff, Edit, Hunk
 from oombisect.memory.live_sets import NEVER, LiveSet, Phases, live_at_peak
 from oombisect.memory.snapshots import SnapshotError, load, requests_of
-from oombisect.memory.stacks import PACKAGE, Place, Places, Site, Sites, keys, sites
+from oombisect.memory.stacks import MACHINE_CODE, PACKAGE, Place, Places, Site, Sites, backward_node, keys, sites
 from oombisect.memory.trace import Snapshot, Stack
 from oombisect.readings import Outcome
 from oombisect.recipes.config_diff import Change, diff
@@ -30,6 +30,7 @@ BEFORE = "before the trace"
 NO_STACK = "autograd backward (no Python stack)"
 NOTHING_RECORDED = "no stacks were recorded"
 NO_PHASES = "phase not known"
+_PROJECTS = ("bridge", "megatron-lm", "repo")
 
 
 _Diffs = tuple[Mapping[str, CodeDiff], Mapping[str, CodeDiff]]
@@ -75,7 +76,10 @@ class ShownEntry:
 
 @dataclass(slots=True)
 class Side:
-    """One run: its snapshot read, its live set, its sources where they are at hand."""
+    """One run: its snapshot read, its live set, its sources where they are at hand.
+
+    `device` is the one that is compared, `others` those that the snapshot tells of besides.
+    """
 
     located: Located
     live: LiveSet
@@ -84,6 +88,8 @@ class Side:
     phases: Phases | None
     projects: Mapping[str, ProjectAt] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
+    device: int = 0
+    others: tuple[int, ...] = ()
     _definitions: dict[Place, Definitions] = field(default_factory=dict)
 
     @property
@@ -93,15 +99,18 @@ class Side:
 
     @property
     def censored(self) -> bool:
+        """It ran out of memory, so that its peak is a lower bound."""
         reading = self.located.reading
         return reading is not None and reading.outcome is Outcome.CENSORED
 
     @property
     def simulated(self) -> bool:
+        """A virtual device measured it; of a bare file that is not known, and not said."""
         reading = self.located.reading
         return reading is not None and reading.simulated
 
     def text(self, place: Place) -> str | None:
+        """The source of a file at this side's commit; None where it is not at hand."""
         project = self.projects.get(place.repo)
         return project.text(place.path) if project else None
 
@@ -136,27 +145,35 @@ class Comparison:
 
     @property
     def delta(self) -> int:
+        """Peak allocated, second minus first, bytes."""
         return self.second.live.peak - self.first.live.peak
 
     @property
     def simulated(self) -> bool:
+        """Whether a side is, and with it the difference."""
         return self.first.simulated or self.second.simulated
 
 
 def compare(
-    first: Located, second: Located, store: Store | None = None, repository: BridgeRepository | None = None
+    first: Located,
+    second: Located,
+    store: Store | None = None,
+    repository: BridgeRepository | None = None,
+    *,
+    device: int | None = None,
 ) -> Comparison:
     """Compare what two snapshots hold at their peaks.
 
     Args:
         store: where the configurations of the probes are.
         repository: where their commits are; None: stacks are matched without it, and no sources are shown.
+        device: of a snapshot of several devices, which one; None: the one with the longest history.
 
     Raises:
         OombisectError: a snapshot cannot be read, or holds no history.
     """
     known = next((s.reading.imported for s in (second, first) if s.reading and s.reading.imported), ())
-    sides = [_open(located, known) for located in (first, second)]
+    sides = [_open(located, known, device) for located in (first, second)]
     notes = _notes(*sides)
     adjacent = False
     diffs: dict[str, CodeDiff] = {}
@@ -171,7 +188,7 @@ def compare(
                 project.load(files.get(name, ()))
         diffs = code_diffs(sides[0].projects, sides[1].projects, files)
         words = code_diffs(sides[0].projects, sides[1].projects, files, ignore_space=True)
-        commits = [side.projects["bridge"].commit for side in sides]
+        commits = [side.projects[repository.project].commit for side in sides]
         adjacent = commits[0] in repository.commit(commits[1]).parents
         missing = sorted(files.keys() - diffs.keys())
         notes += [f"the sources of {name} are not at hand: its lines are matched by their order" for name in missing]
@@ -193,7 +210,13 @@ def compare(
     )
 
 
-def _open(located: Located, imported: Sequence[str]) -> Side:
+def _open(located: Located, imported: Sequence[str], device: int | None) -> Side:
+    reading = located.reading
+    if reading is not None and reading.outcome not in (Outcome.EXACT, Outcome.CENSORED):
+        raise OombisectError(
+            f"{located.label} measured nothing: it is {reading.outcome}, {reading.reason}",
+            "Name a probe that ran to its end, or out of memory; `oombisect show` lists a session's probes.",
+        )
     try:
         snapshot = load(located.path)
     except SnapshotError as error:
@@ -207,19 +230,30 @@ def _open(located: Located, imported: Sequence[str]) -> Side:
             "Check the file's permissions and the disk.",
             ExitCode.INFRASTRUCTURE,
         ) from error
-    memory = max(snapshot.devices, key=lambda device: len(device.trace), default=None)
-    if memory is None or not (len(memory.trace) or memory.segments):
+    told = [memory for memory in snapshot.devices if len(memory.trace) or memory.segments]
+    chosen = [memory for memory in told if device in (None, memory.device)]
+    if told and not chosen:
+        raise OombisectError(
+            f"{located.path} holds nothing of device {device}",
+            f"It has {', '.join(str(memory.device) for memory in told)}: name one of them with --device.",
+        )
+    memory = max(chosen, key=lambda memory: len(memory.trace), default=None)
+    divisions, max_split = _settings(snapshot)
+    live = (
+        None
+        if memory is None
+        else live_at_peak(
+            memory,
+            requests_of(memory, snapshot, failed=False),
+            rounding=lambda size: round_up(size, divisions),
+            max_split_size=max_split,
+        )
+    )
+    if memory is None or live is None or not live.blocks:
         raise OombisectError(
             f"{located.path} holds no allocations",
             "Record a history: torch.cuda.memory._record_memory_history, before the first allocation.",
         )
-    divisions, max_split = _settings(snapshot)
-    live = live_at_peak(
-        memory,
-        requests_of(memory, snapshot, failed=False),
-        rounding=lambda size: round_up(size, divisions),
-        max_split_size=max_split,
-    )
     used = [frame.file for block in live.blocks if block.stack >= 0 for frame in snapshot.stacks[block.stack]]
     own = located.reading.imported if located.reading and located.reading.imported else imported
     rank = located.rank_reading
@@ -230,6 +264,8 @@ def _open(located: Located, imported: Sequence[str]) -> Side:
         places=Places(used, own),
         phases=Phases.of(rank.phases, live) if rank else None,
         settings=snapshot.settings,
+        device=memory.device,
+        others=tuple(other.device for other in told if other is not memory),
     )
 
 
@@ -250,7 +286,7 @@ def _live_stacks(side: Side) -> dict[int, Sites]:
 def _project_files(stacks: Iterable[Sites]) -> dict[str, set[str]]:
     files: dict[str, set[str]] = defaultdict(set)
     for place in {site.place for stack in stacks for site in stack}:
-        if place.repo in ("bridge", "megatron-lm"):
+        if place.repo in _PROJECTS:
             files[place.repo].add(place.path)
     return files
 
@@ -317,8 +353,11 @@ def _edit(site: Site, changed: CodeDiff | None, *, old: bool) -> Edit | None:
 def module_of(stack: Sites, side: Side) -> str:
     """Where in the model a stack is: the nearest method of a module around it; failing that, of any class, a function.
 
-    Only project files count, whose sources tell classes; where there are none, the innermost file stands for itself.
+    Only project files count, whose sources tell classes; where there are none, the innermost file stands for itself. Of
+    a backward pass that is the node of the graph.
     """
+    if stack[0].place == MACHINE_CODE:
+        return f"{MACHINE_CODE.path} {backward_node(stack) or stack[0].function}"
     project = [(site, side.definition(site)) for site in stack if side.text(site.place) is not None]
     for wanted in (lambda d: d.module, lambda d: d.cls is not None, lambda d: True):
         for site, definition in project:
@@ -360,6 +399,10 @@ def _notes(first: Side, second: Side) -> list[str]:
             notes.append(f"{name}: its history begins with memory allocated; a higher peak before that is not seen")
         if side.censored:
             notes.append(f"{name} ran out of memory: shown is the most it held until then")
+        notes += side.located.notes
+        if side.others:
+            rest = ", ".join(str(other) for other in side.others)
+            notes.append(f"{name}: device {side.device} is compared; it also has {rest} (--device chooses)")
         if side.phases is None:
             why = "its history does not begin with the run" if rank else "a bare snapshot has none"
             notes.append(f"{name}: phases are not known, {why}")

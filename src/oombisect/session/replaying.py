@@ -18,7 +18,7 @@ from oombisect.memory.allocator.settings import Settings, SettingsError
 from oombisect.memory.replay import NOWHERE, Fidelity, Replay, check, needed, replay
 from oombisect.memory.requests import Op, Requests
 from oombisect.memory.snapshots import SnapshotError, load, requests_of
-from oombisect.memory.stacks import Places, sites
+from oombisect.memory.stacks import Places, place_text, sites
 from oombisect.memory.trace import Snapshot
 from oombisect.readings import RankReading, Reading
 
@@ -40,7 +40,10 @@ class CannotReplay(Exception):
 
 @dataclass(frozen=True)
 class History:
-    """The recorded history of one device, ready to be replayed."""
+    """The recorded history of one device, ready to be replayed.
+
+    `fraction` is what the run set by torch.cuda.set_per_process_memory_fraction, which no snapshot tells.
+    """
 
     path: Path
     snapshot: Snapshot
@@ -49,6 +52,13 @@ class History:
     rules: Rules
     device_bytes: int
     imported: tuple[str, ...] = ()
+    device: int = 0
+    fraction: float | None = None
+
+    @property
+    def several(self) -> bool:
+        """The snapshot has histories of other devices, too."""
+        return sum(bool(len(memory.trace)) for memory in self.snapshot.devices) > 1
 
     @cached_property
     def _places(self) -> Places:
@@ -60,7 +70,7 @@ class History:
         if stack < 0:
             return []
         found = sites(self.snapshot.stacks[stack], self._places)
-        return [f"{site.function} ({site.place.path}:{site.line})" for site in found[:_MOST_FRAMES]]
+        return [f"{site.function} ({place_text(site)})" for site in found[:_MOST_FRAMES]]
 
     @cached_property
     def complete(self) -> bool:
@@ -80,7 +90,7 @@ class History:
     @cached_property
     def fidelity(self) -> Fidelity:
         """How well the model reproduces what was recorded."""
-        return check(self.requests, self.settings, self.rules, device_bytes=self.device_bytes)
+        return check(self.requests, self.settings, self.rules, device_bytes=self.device_bytes, fraction=self.fraction)
 
     @cached_property
     def whole(self) -> Replay:
@@ -92,40 +102,74 @@ class History:
         return self.whole if limit is None else self._replay(limit)
 
     def _replay(self, limit: int | None) -> Replay:
-        return replay(self.requests, self.settings, self.rules, device_bytes=self.device_bytes, limit=limit)
+        return replay(
+            self.requests,
+            self.settings,
+            self.rules,
+            device_bytes=self.device_bytes,
+            limit=limit,
+            fraction=self.fraction,
+        )
 
     def needed(self) -> int:
         """The smallest limit it survives under the settings it was recorded under, bytes of the allocator alone."""
-        return needed(self.requests, self.settings, self.rules, device_bytes=self.device_bytes, unlimited=self.whole)
+        return needed(
+            self.requests,
+            self.settings,
+            self.rules,
+            device_bytes=self.device_bytes,
+            fraction=self.fraction,
+            unlimited=self.whole,
+        )
 
 
 def open_history(
     path: Path, *, device_bytes: int, torch_version: str | None = None, imported: tuple[str, ...] = ()
 ) -> History:
-    """Read the history in a snapshot file.
+    """The longest of `open_histories`, whose arguments and errors it has: a probe's rank uses one device."""
+    return open_histories(path, device_bytes=device_bytes, torch_version=torch_version, imported=imported)[0]
+
+
+def open_histories(
+    path: Path,
+    *,
+    device_bytes: int,
+    torch_version: str | None = None,
+    imported: tuple[str, ...] = (),
+    device: int | None = None,
+    fraction: float | None = None,
+) -> tuple[History, ...]:
+    """Read the histories in a snapshot file: of each device that allocations were recorded of, the longest first.
 
     Args:
-        device_bytes: the device's memory as CUDA reports it.
+        device_bytes: the memory of a device as CUDA reports it.
         torch_version: the release that wrote it; None: inferred from what it says of its settings.
         imported: project files the run imported, as `project:path`; they shorten the names of files.
+        device: of this one only.
+        fraction: torch.cuda.set_per_process_memory_fraction of the run; None: it was not called.
 
     Raises:
         SnapshotError: the file is no snapshot.
-        CannotReplay: it holds no history, of one device.
+        CannotReplay: it holds no allocations, or none of `device`.
     """
     snapshot = load(path)
-    recorded = [memory for memory in snapshot.devices if len(memory.trace)]
-    if not recorded:
-        raise CannotReplay(
-            "it holds no history of allocations: record one with torch.cuda.memory._record_memory_history"
-        )
-    busiest = max(recorded, key=lambda memory: len(memory.trace))
     rules = rules_for(torch_version) if torch_version else guess_rules(snapshot.settings)
     try:
         settings = Settings.of_snapshot(snapshot.settings, rules)
     except SettingsError as error:
         raise CannotReplay(f"its allocator settings: {error}") from error
-    return History(path, snapshot, requests_of(busiest, snapshot), settings, rules, device_bytes, imported)
+    recorded = [memory for memory in snapshot.devices if len(memory.trace) and device in (None, memory.device)]
+    found = [
+        History(path, snapshot, requests, settings, rules, device_bytes, imported, memory.device, fraction)
+        for memory in sorted(recorded, key=lambda memory: -len(memory.trace))
+        if (requests := requests_of(memory, snapshot)).sizes
+    ]
+    if not found:
+        of = "" if device is None else f" of device {device}"
+        raise CannotReplay(
+            f"it holds no history of allocations{of}: record one with torch.cuda.memory._record_memory_history"
+        )
+    return tuple(found)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from oombisect.readings import Outcome
 from oombisect.repo.bridge import BridgeRepository, open_repository
 from oombisect.repo.mirror import Say
 from oombisect.session.comparing import Comparison, compare
-from oombisect.session.snapshots_of import Located, names_probe, resolve_snapshot, snapshot_of_probe
+from oombisect.session.snapshots_of import Located, database_for, names_probe, resolve_snapshot, snapshot_of_probe
 from oombisect.session.verdict import Report, StepVerdict
 
 _PLAIN = ("measure", "remeasure")
@@ -25,40 +25,50 @@ def compare_named(
     first: str,
     second: str | None,
     *,
-    database: Path,
-    required: bool,
+    database: Path | None,
+    default: Path,
     clock: Callable[[], datetime],
     rank: int | None,
     ends: bool,
     cache: Path,
     say: Say,
+    device: int | None = None,
     repo: Path | None = None,
     megatron: Path | None = None,
 ) -> Comparison:
     """Compare two snapshots, or without `second` the two sides of session `first`.
 
     Args:
-        required: the database was asked for by name; otherwise files are compared without one, too.
+        database: as named by the user; None: `default`, if anything needs one (bare files do not).
         rank: None: that with the second's largest peak.
+        device: of a snapshot of several devices, which one; None: the one with the longest history.
         ends: of a session, its good and bad ends, not its largest step.
         repo, megatron: used in the place of what the session was told.
 
     Raises:
         OombisectError: something named does not exist or cannot be read.
     """
+    if second is None and (names_probe(first) or Path(first).is_file()):
+        raise OombisectError(f"There is nothing to compare {first} with", "Name two snapshots, or one session.")
+    path = (database or default) if second is None else database_for([first, second], database, default)
     with contextlib.ExitStack() as stack:
-        store: Store | None = None
-        if required or database.is_file() or second is None:
-            store = stack.enter_context(open_store(database, clock=clock, readonly=True))
-        if second is None:
+        store = None if path is None else stack.enter_context(open_store(path, clock=clock, readonly=True))
+        if second is not None:
+            sides = _named(first, second, store, rank)
+        else:
             assert store is not None
             session = _session(store, first)
             sides = _ends(store, session, rank) if ends else sides_of_step(store, session, rank)
-        else:
-            there = resolve_snapshot(second, store, rank)
-            sides = resolve_snapshot(first, store, rank if rank is not None else _also(first, store, there.rank)), there
         repository = _repository(sides, store, cache, say, repo, megatron)
-        return compare(*sides, store, repository)
+        return compare(*sides, store, repository, device=device)
+
+
+def _named(first: str, second: str, store: Store | None, rank: int | None) -> tuple[Located, Located]:
+    """Two snapshots. Beside a probe, a bare file has no rank to be chosen."""
+    mixed = names_probe(first) != names_probe(second)
+    here, there = (rank if names_probe(text) or not mixed else None for text in (first, second))
+    other = resolve_snapshot(second, store, there)
+    return resolve_snapshot(first, store, here if here is not None else _also(first, store, other.rank)), other
 
 
 def _also(text: str, store: Store | None, rank: int | None) -> int | None:
@@ -73,8 +83,6 @@ def _session(store: Store, name: str) -> StoredSession:
     if name == "last":
         newest = (session for session in store.sessions(_MANY) if session.spec.kind != "probe")
         return next(newest, None) or store.session(name)
-    if names_probe(name) or Path(name).is_file():
-        raise OombisectError(f"There is nothing to compare {name} with", "Name two snapshots, or one session.")
     return store.session(name)
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oombisect.errors import OombisectError
+from oombisect.files import irregular
 from oombisect.history.records import StoredProbe
 from oombisect.history.store import Store
 from oombisect.readings import Outcome, RankReading, Reading
 
-_PROBE = re.compile(r"(?:(?P<session>[^/]+)/)?(?P<probe>[0-9]{1,18})", re.ASCII)
+_PROBE = re.compile(r"(?:(?P<session>[\w-]+)/)?(?P<probe>[0-9]{1,18})", re.ASCII)
 _FILE = re.compile(r"snapshot-(?P<rank>[0-9]{1,9})\.", re.ASCII)
 
 
@@ -19,13 +22,15 @@ _FILE = re.compile(r"snapshot-(?P<rank>[0-9]{1,9})\.", re.ASCII)
 class Located:
     """A snapshot file, and the probe it belongs to if it is one of ours.
 
-    `rank` is the rank whose memory it shows, None where nothing says so; `label` names it for people.
+    `rank` is the rank whose memory it shows, None where nothing says so; `label` names it for people, `notes` are what
+    a reader should know of the choice.
     """
 
     path: Path
     label: str
     rank: int | None = None
     probe: StoredProbe | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def reading(self) -> Reading | None:
@@ -50,8 +55,21 @@ class Located:
 
 
 def names_probe(text: str) -> bool:
-    """Whether `text` is a probe's number or SESSION/PROBE, and no file."""
+    """Whether `text` is a probe: its number (./NUMBER is a file of that name), or SESSION/PROBE that is no file."""
     return _PROBE.fullmatch(text) is not None and (text.isdecimal() or not Path(text).is_file())
+
+
+def database_for(texts: Iterable[str], named: Path | None, default: Path) -> Path | None:
+    """The database it takes to find what `texts` name; None: bare files need none, and do not depend on one.
+
+    Args:
+        named: what the user named; None: `default`, if anything needs it.
+    """
+    if named is not None:
+        return named
+    kept = Path(os.path.realpath(default.with_suffix(".artifacts")))
+    needed = any(names_probe(text) or Path(os.path.realpath(text)).is_relative_to(kept) for text in texts)
+    return default if needed and default.exists() else None
 
 
 def resolve_snapshot(text: str, store: Store | None, rank: int | None = None) -> Located:
@@ -73,6 +91,16 @@ def resolve_snapshot(text: str, store: Store | None, rank: int | None = None) ->
         raise OombisectError(
             f"There is no database to look probe {text} up in", "Name it with --db, or a snapshot file."
         )
+    same = f"{text} is taken for a probe; the file of that name is ./{text}" if Path(text).exists() else ""
+    try:
+        found = _probe(match, store, rank)
+    except OombisectError as error:
+        hint = f" The file {text} is named ./{text}." if same else ""
+        raise OombisectError(error.cause, f"{error.way_out}{hint}", error.exit_code) from error
+    return replace(found, notes=(same,) if same else ())
+
+
+def _probe(match: re.Match[str], store: Store, rank: int | None) -> Located:
     probe = store.probe(int(match["probe"]))
     if match["session"] and store.session(match["session"]).id != probe.spec.session:
         raise OombisectError(
@@ -124,17 +152,31 @@ def _rank(name: str, reading: Reading, rank: int | None) -> RankReading:
 
 
 def _file(text: str, store: Store | None, rank: int | None) -> Located:
-    path = Path(text).expanduser()
-    if not path.is_file():
+    neither = OombisectError(
+        f"{text!r} is neither a snapshot file nor a probe",
+        "Name a file, a probe's number or SESSION/PROBE; `oombisect show` lists a session's probes.",
+    )
+    if not text:
+        raise neither
+    path = Path(text)
+    try:
+        kind = irregular(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise neither from error
+    except OSError as error:
         raise OombisectError(
-            f"{text!r} is neither a snapshot file nor a probe",
-            "Name a file, a probe's number or SESSION/PROBE; `oombisect show` lists a session's probes.",
-        )
+            f"{text!r} cannot be read: {error.strerror or error}", "Name a snapshot file, or a probe."
+        ) from error
+    if kind:
+        hint = "Write what it brings to a file, and name that." if kind == "a pipe" else "Name a file, or a probe."
+        raise OombisectError(f"{text!r} is {kind}, not a snapshot file", hint)
+    probe = _owner(path.resolve(), store)
     told = _FILE.match(path.name)
     of_file = int(told["rank"]) if told else None
-    if rank is not None and of_file is not None and rank != of_file:
-        raise OombisectError(f"{text} is the snapshot of rank {of_file}, not of rank {rank}", "Leave --rank out.")
-    return Located(path, text, of_file if of_file is not None else rank, _owner(path.resolve(), store))
+    if rank is not None and rank != of_file:
+        whose = "a bare file, of no known rank" if of_file is None else f"the snapshot of rank {of_file}"
+        raise OombisectError(f"{text} is {whose}, not of rank {rank}", "Leave --rank out.")
+    return Located(path, text, of_file, probe)
 
 
 def _owner(path: Path, store: Store | None) -> StoredProbe | None:
