@@ -25,7 +25,7 @@ def complete(result: dict[str, Any], job: CommandJob) -> None:
         "config": lambda: json.loads(canonical(job.config)) if job.config is not None else None,
         "config_hash": lambda: config_hash(job.config) if job.config is not None else "",
         "world_size": world_size,
-        "suggested_ranks": lambda: [],
+        "process_group": lambda: job.process_group,
         "versions": lambda: environment.versions("probe_support" in stand_in),
         "imported": lambda: environment.imported(job.roots),
         "allocator_settings": environment.allocator_settings,

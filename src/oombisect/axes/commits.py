@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from oombisect.axes.point import Point, only_fresh, run_numbers
 from oombisect.errors import OombisectError
 from oombisect.repo.bridge import BridgeRepository, Materialised
-from oombisect.repo.changes import roll_sizes, weigh
+from oombisect.repo.changes import roll_sizes
 from oombisect.repo.commits import Commit
 from oombisect.repo.slots import Slot
 from oombisect.repo.trees import RelevantTrees
@@ -63,14 +63,15 @@ class CommitRange:
         Args:
             imported: what a probe imported, as it names files ("bridge:src/megatron/bridge/x.py").
         """
-        seen = None if imported is None else {n.removeprefix("bridge:") for n in imported if n.startswith("bridge:")}
+        own = f"{self.repository.project}:"
+        seen = None if imported is None else {n.removeprefix(own) for n in imported if n.startswith(own)}
         changed = self.repository.changed(self.commits)
         rolls = [c.roll for c in changed if c.roll]
         sizes: dict[tuple[str, str], int] = {}
         pin = next((p for p in self.repository.store.pins([c.tree for c in reversed(self.commits)]) if p), None)
         if rolls and pin:
             sizes = roll_sizes(self.repository.store.mirror(pin).local, rolls)
-        return only_fresh([weigh(c, seen, sizes) for c in changed], self.groups())
+        return only_fresh([self.repository.weigh(c, seen, sizes) for c in changed], self.groups())
 
     def signature(self, index: int) -> dict[str, str]:
         return self.trees[index].to_json()
@@ -145,8 +146,9 @@ def commit_range(
         notes.append(f"No commit from {good} to {bad} touches {', '.join(paths)}: the two ends are the only points")
     if paths:
         lumps |= _left_out(commits, [c.sha for c in repository.log(*options, f"{start}..{last}")])
+    project = repository.project
     points = tuple(
-        Point(c.sha, c.sha[:9], c.subject, c.author_date, "bridge", c.parents[0] if c.parents else "", c.author)
+        Point(c.sha, c.sha[:9], c.subject, c.author_date, project, c.parents[0] if c.parents else "", c.author)
         for c in commits
     )
     return CommitRange(repository, commits, points, tuple(notes), lumps)

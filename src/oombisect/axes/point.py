@@ -21,7 +21,7 @@ class Point:
         short: the key for people.
         subject: one line.
         author_date: ISO 8601; "" where a point has none.
-        repo: "bridge", "megatron-lm", "config" or "package".
+        repo: "bridge", "megatron-lm", "config", "package", or "repo": of any other repository.
         parent: the key of what the point is a change against; "" for none. On an axis that leaves commits out (path
             filters, `--no-first-parent`) this need not be the previous point.
         author: who wrote it; "" where unknown.

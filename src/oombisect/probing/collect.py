@@ -39,6 +39,11 @@ class RankResult:
         return (self.result.suggested_ranks if self.result else ()) or (self.rank,)
 
     @property
+    def ended_by(self) -> str:
+        """What ended the process of a command, where its hook told: `iterations`, `exit`, `error` or `signal`."""
+        return self.result.ended if self.result else ""
+
+    @property
     def cold_compile(self) -> bool:
         return self.result is not None and self.result.cold_compile
 
@@ -100,11 +105,12 @@ def classify_death(out: Path, rank: int, ended: Ended, limits: Limits) -> RankRe
     if ended.exit_code < 0:
         name = _signal_name(-ended.exit_code)
         return RankResult(rank, Outcome.UNRESOLVED, f"the probe died of {name}: see {log}", ended)
-    tail = _last_line(out / f"log-{rank}.txt")
+    tail = last_line(out / f"log-{rank}.txt")
     return RankResult(rank, Outcome.UNRESOLVED, f"the probe ended with exit code {ended.exit_code}: {tail}", ended)
 
 
-def _last_line(log: Path, size: int = 8192) -> str:
+def last_line(log: Path, size: int = 8192) -> str:
+    """The last line of a log, printable; `no output` where there is none."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - size))

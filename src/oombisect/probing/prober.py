@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oombisect.probing.collect import ProbeRun, RankResult, classify_death, merge, read_result
+from oombisect.probing.command import CommandProbe
+from oombisect.probing.command_call import CommandCall
 from oombisect.probing.description import Description, NoDescription, read_description
 from oombisect.probing.devices import Device
 from oombisect.probing.guard import Ended, Limits, run_guarded
@@ -23,7 +25,6 @@ from oombisect.resources import probes_dir
 ABORT_FILE_VARIABLE = "OOMBISECT_VGPU_ABORT_FILE"
 _SCRIPT = "bridge_train.py"
 _WORKER = "worker.py"
-# Of the caller's environment these would change what a probe measures, or break it.
 _NOT_INHERITED = ("LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 
@@ -83,6 +84,10 @@ class Prober:
             OombisectError: the probe cannot be started at all (disk full, interpreter gone).
         """
         out.mkdir(parents=True, exist_ok=True)
+        if isinstance(call, CommandCall):
+            environment = self._environment(variation)
+            probe = CommandProbe(self.interpreter, self.device, self.workload, self.limits, environment, self.on_tick)
+            return probe.run(call, sources, out, variation, ranks)
         if self.device.process_group == "fake":
             results = self._run_ranks(call, sources, out, variation, ranks or self.workload.ranks)
         else:
@@ -182,10 +187,15 @@ class Prober:
         )
 
     def _environment(self, variation: Variation) -> dict[str, str]:
-        env = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+        env = inherited_environment()
         if self.device.process_group == "nccl" and "LD_PRELOAD" in os.environ:
             env["LD_PRELOAD"] = os.environ["LD_PRELOAD"]  # the caller's own set-up of the real device
         env.update(self.device.environment(variation.limit_bytes))
         env["PYTHONHASHSEED"] = "0"
         env["OOMBISECT_BYTECODE_CACHE"] = str(self.cache / "bytecode" / self.interpreter.version)
         return env
+
+
+def inherited_environment() -> dict[str, str]:
+    """Our environment without what would change what a probe measures, or break it."""
+    return {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}

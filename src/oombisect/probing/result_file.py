@@ -31,7 +31,10 @@ class ResultError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """A checked result of one rank. All text is printable and on one line, the resolved `config` excepted."""
+    """A checked result of one rank. All text is printable and on one line, the resolved `config` excepted.
+
+    Of a command: what `ended` its process, the out-of-memory error that it `caught`, its `process_group`.
+    """
 
     outcome: Outcome
     reason: str = ""
@@ -47,6 +50,9 @@ class ProbeResult:
     imported: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     cold_compile: bool = False
+    ended: str = ""
+    caught: Oom | None = None
+    process_group: str = ""
 
 
 def parse_result(data: object, rank: int) -> ProbeResult:
@@ -80,6 +86,9 @@ def parse_result(data: object, rank: int) -> ProbeResult:
         imported=_texts(raw, "imported"),
         notes=_texts(raw, "notes"),
         cold_compile=_boolean(raw.get("cold_compile", False), "cold_compile"),
+        ended=_text(raw, "ended"),
+        caught=_oom(raw.get("caught")),
+        process_group=_text(raw, "process_group"),
     )
 
 

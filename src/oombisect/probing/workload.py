@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from oombisect.probing.command_call import CommandCall
+
 JOB_SCHEMA = 1
 CONFIG_FILE = "config.json"
 MIN_ITERATIONS = 3  # optimizer state appears at the end of the first step, so the second is the first full peak
@@ -55,7 +57,7 @@ class ConfigCall:
         return cls(recipe, tuple(data["overrides"]), data["config"], dict(data["env"]))
 
 
-Call = RecipeCall | ConfigCall
+Call = RecipeCall | ConfigCall | CommandCall
 """What a probe runs at a point."""
 
 
@@ -65,6 +67,10 @@ class Workload:
 
     `ranks` are the ranks probed; empty means the ranks the recipe's layout makes different (the probe names them).
     `world_size` None is the recipe's own. `moe_skew` scales the declared balanced routing of local experts.
+
+    Where a command is run in the place of a recipe, `recipe` is what to call it; `command` is empty where each commit
+    tells its own. `build` runs before it at each commit, `prepare` names what it needs on a virtual GPU, `until_exit`
+    lets it run to its own end.
     """
 
     recipe: str
@@ -76,8 +82,13 @@ class Workload:
     micro_batches: int | None = None
     moe_skew: float = 1.0
     env: Mapping[str, str] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    build: str | None = None
+    prepare: tuple[str, ...] = ()
+    until_exit: bool = False
 
     def to_json(self) -> dict[str, Any]:
+        """What is particular to commands is told only where it was asked for."""
         return {
             "recipe": self.recipe,
             "overrides": list(self.overrides),
@@ -88,11 +99,16 @@ class Workload:
             "micro_batches": self.micro_batches,
             "moe_skew": self.moe_skew,
             "env": dict(self.env),
+            **({"command": list(self.command)} if self.command else {}),
+            **({"build": self.build} if self.build else {}),
+            **({"prepare": list(self.prepare)} if self.prepare else {}),
+            **({"until_exit": True} if self.until_exit else {}),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Workload:
-        return cls(**{**data, "overrides": tuple(data["overrides"]), "ranks": tuple(data["ranks"])})
+        values: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in data.items()}
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +152,7 @@ def job_json(
 
     A config that is laid over the recipe's is the file `CONFIG_FILE` in `out`; with `describe` nothing is trained.
     """
+    assert not isinstance(call, CommandCall), "a command has a job of its own"
     changed = call if isinstance(call, ConfigCall) else ConfigCall(call)
     env = {**workload.env, **changed.env}
     if variation.alloc_conf is not None:

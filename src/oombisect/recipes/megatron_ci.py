@@ -9,19 +9,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
+from oombisect.errors import OombisectError
 from oombisect.probing.command_call import CommandCall
 
 TRANSLATION_VERSION = 1  # part of what identifies a measurement: another translation is another command
+PREFIX = "ci:"
 FOLDER = "tests/functional_tests/test_cases"
 ARGUMENTS = "megatron/training/arguments.py"
 SCRIPT = "pretrain_gpt.py"
 PREPARATIONS = ("absent-packages", "flash-attn", "transformer-engine", "megatron-lm", "moe-routing")
+WORLD_SIZE = 8
 _MOST_BYTES = 1 << 20
-_VOCABULARY = 50257  # of the GPT-2 tokenizer, which the tests' --vocab-file holds
+# The tests' tokenizers are files that are nowhere: how many ids each has, by the end of its path.
+_VOCABULARIES = {
+    "bpe/vocab.json": 50257,
+    "nemotron_2_256k.model": 256_000,
+    "multiMixV8.gpt4o_nc_sd.500000.128k.vocab.json": 131_072,
+}
+GROUPS = ("gpt", "moe", "mixtral")  # whose tests run pretrain_gpt.py
 
 _DATA = (
     *("--data-path", "--split", "--data-cache-path", "--per-split-data-args-path", "--data-args-path"),
@@ -45,7 +55,33 @@ class UnreadableTest(Exception):
     """The test's configuration is not what such a file should be; the message says where."""
 
 
-def test_path(test: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Test:
+    """A test by its name (`gpt/gpt3_mcore_te_tp1_pp1`); its arguments are those of `revision`, else of each commit."""
+
+    name: str
+    revision: str = ""
+
+
+def asked(recipe: str) -> Test | None:
+    """The test that `ci:TEST` or `ci:TEST@REVISION` means; None where the recipe is no test.
+
+    Raises:
+        OombisectError: that is no name of a test.
+    """
+    if not recipe.startswith(PREFIX):
+        return None
+    name, _, revision = recipe.removeprefix(PREFIX).partition("@")
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)+", name) or ".." in name.split("/"):
+        raise OombisectError(
+            f"{recipe!r} names no test of Megatron-LM", f"Write ci:GROUP/TEST, the folder below {FOLDER}."
+        )
+    if name.split("/")[0] not in GROUPS:
+        raise OombisectError(f"{recipe!r} is no test of {SCRIPT}", f"Name one of the groups {', '.join(GROUPS)}.")
+    return Test(name, revision)
+
+
+def configuration_path(test: str) -> str:
     """Where a test's configuration lies in Megatron-LM."""
     return f"{FOLDER}/{test}/model_config.yaml"
 
@@ -125,7 +161,13 @@ def _scalar(name: str, value: object) -> str:
 
 def _vocabulary(model: Mapping[str, Any]) -> int:
     """What NullTokenizer is given: it adds one id, for the end of a document, to what it is told."""
-    size = model.get("--vocab-size", _VOCABULARY)
+    size = model.get("--vocab-size")
+    if size is None:
+        file = str(model.get("--tokenizer-model") or model.get("--vocab-file") or "")
+        known = (number for name, number in _VOCABULARIES.items() if file.endswith(name))
+        size = next(known, None)
+        if size is None:
+            raise UnreadableTest(f"how many ids the tokenizer {file!r} has is not known")
     if isinstance(size, bool) or not isinstance(size, int):
         raise UnreadableTest(f"--vocab-size {size!r} is no number")
     return size if "--vocab-size" in model and model.get("--tokenizer-type") == "NullTokenizer" else size - 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -68,6 +68,11 @@ class BridgeRepository:
     def name(self) -> str:
         """How to name the repository to a user."""
         return str(self.checkout) if self.checkout else f"the cached clone of {BRIDGE_URL}"
+
+    @property
+    def project(self) -> str:
+        """What its files are called where several projects are told apart."""
+        return "bridge"
 
     # -- revisions
 
@@ -217,19 +222,24 @@ class BridgeRepository:
         pairs = [(commit.sha, next(iter(commit.parents), "")) for commit in commits]
         return changes.changed_paths(self.mirror.local, pairs, [SOURCE_DIR, *ENV_FILES, *pins])
 
+    def weigh(self, changed: changes.Changed, imported: Set[str] | None, rolls: Mapping[tuple[str, str], int]) -> float:
+        """How much a change counts when an interval is split (`changes.weigh`)."""
+        return changes.weigh(changed, imported, rolls)
+
     # -- commits on disk
 
     def acquire_slot(self) -> Slot:
         """A worktree slot for this process alone; release it (or use it in a `with`) when done."""
-        return acquire(self._slots, self.mirror)
+        return acquire(self.slots_folder, self.mirror)
 
     @property
-    def _slots(self) -> Path:
+    def slots_folder(self) -> Path:
+        """Where its slots lie: those of one folder hold the same files of a commit."""
         return _real(self.cache / "slots") / self.mirror.path.stem
 
     def prune_slots(self) -> int:
         """Remove slots that no living process holds; how many."""
-        return prune(self._slots, self.mirror)
+        return prune(self.slots_folder, self.mirror)
 
     def materialise(self, revision: str, slot: Slot, megatron: str | None = None) -> Materialised:
         """Lay a commit out in a slot, with the Megatron-LM commit it pins (or `megatron` in its stead).

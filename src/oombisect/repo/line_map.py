@@ -68,7 +68,7 @@ def projects_at(repository: BridgeRepository, point: str) -> dict[str, ProjectAt
     """
     tip, reverted, culprit = point.partition(_REVERTED)
     commit = repository.reverted(tip, culprit).commit if reverted else repository.resolve(point)
-    found = {"bridge": ProjectAt(repository.mirror, commit)}
+    found = {repository.project: ProjectAt(repository.mirror, commit)}
     pin = repository.pin(commit)
     if pin is not None:
         with contextlib.suppress(MissingCommit):  # its lines are then matched by order, as those of any package

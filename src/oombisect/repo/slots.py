@@ -124,8 +124,16 @@ class Slot:
         """Let others have the slot. Its files stay, so that the next owner starts from a near commit."""
         self.lock.close()
 
-    def put(self, sha: str, inner_path: str | None, inner: tuple[Mirror, str] | None) -> None:
-        """Lay `sha` out, and `inner` (mirror, commit) at `inner_path` in it.
+    def put(
+        self,
+        sha: str,
+        inner_path: str | None,
+        inner: tuple[Mirror, str] | None,
+        *,
+        outer_patterns: tuple[str, ...] = BRIDGE_PATTERNS,
+        inner_patterns: tuple[str, ...] = MEGATRON_PATTERNS,
+    ) -> None:
+        """Lay `sha` out, and `inner` (mirror, commit) at `inner_path` in it; of both, what the patterns name.
 
         Raises:
             OombisectError: git could not do it (disk full, objects missing).
@@ -133,11 +141,11 @@ class Slot:
         try:
             self._forget_other_inners(inner_path if inner else None)
             held = (self.lock.fileno(),)
-            Worktree(self.bridge, self.path, BRIDGE_PATTERNS, held).put(sha, [inner_path] if inner_path else [])
+            Worktree(self.bridge, self.path, outer_patterns, held).put(sha, [inner_path] if inner_path else [])
             if inner_path and inner:
                 mirror, pinned = inner
                 self._record(inner_path, mirror)
-                Worktree(mirror, self.path / inner_path, MEGATRON_PATTERNS, held).put(pinned)
+                Worktree(mirror, self.path / inner_path, inner_patterns, held).put(pinned)
         except (GitError, OSError) as error:
             why = error.reason if isinstance(error, GitError) else error.strerror or str(error)
             raise OombisectError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 from oombisect.axes.commits import CommitRange
 from oombisect.probing.workload import RecipeCall, Sources
@@ -19,6 +20,17 @@ from oombisect.repo.submodule import MissingCommit
 from oombisect.repo.trees import RelevantTrees
 from oombisect.session.bisection import CannotRevert
 from oombisect.session.measuring import CannotProbe, Target
+
+
+class Targets(Protocol):
+    """Makes targets of commits."""
+
+    @property
+    def repository(self) -> BridgeRepository: ...
+
+    def of(self, sha: str, subject: str, trees: RelevantTrees, *, date: str = "", key: str = "") -> Target:
+        """The target of a commit, the user's or ours (a reverted tip, known by `key`); `date` is ISO 8601."""
+        ...
 
 
 @dataclass
@@ -77,7 +89,7 @@ class CommitLine:
     """A range of commits, ready for a session."""
 
     axis: CommitRange
-    make: CommitTargets
+    make: Targets
 
     @cached_property
     def targets(self) -> Sequence[Target]:

@@ -17,7 +17,7 @@ from oombisect.history.records import ProbeSpec, StoredProbe
 from oombisect.history.signature import signature
 from oombisect.probing.collect import ProbeRun
 from oombisect.probing.prober import Prober
-from oombisect.probing.workload import PLAIN, RecipeCall, Sources, Variation
+from oombisect.probing.workload import PLAIN, Call, Sources, Variation
 from oombisect.readings import Outcome, RankReading, Reading
 from oombisect.recipes.resolve import RESOLVER_VERSION
 from oombisect.resources import probes_dir
@@ -47,7 +47,7 @@ class Target:
     key: str
     subject: str
     trees: Mapping[str, Any]
-    call: Callable[[], RecipeCall]
+    call: Callable[[], Call]
     lay_out: Callable[[], Sources]
     submodule: str = ""
     committed: datetime | None = None

@@ -24,7 +24,8 @@ def reproduce_commands(
 
     def probe(index: int, *more: str, limit: int | None = request.probe.limit_bytes) -> str:
         options = probe_options(replace(request.probe, limit_bytes=limit), workshop)
-        return shlex.join(["oombisect", "probe", line.targets[index].key[:12], *options, *more, "--fresh"])
+        given = ["--", *request.probe.command] if request.probe.command else []
+        return shlex.join(["oombisect", "probe", line.targets[index].key[:12], *options, *more, "--fresh", *given])
 
     commands: list[str] = []
     for step in conclusion.steps:
@@ -39,8 +40,8 @@ def reproduce_commands(
 
 
 def probe_options(request: ProbeRequest, workshop: Workshop) -> list[str]:
-    """The options that make `probe` measure what the session measured."""
-    options = ["--recipe", request.recipe, "--gpu", workshop.device.name]
+    """The options that make `probe` measure what the session measured; a command comes after all of them."""
+    options = [*(["--recipe", request.recipe] if request.recipe else []), "--gpu", workshop.device.name]
     if request.limit_bytes:
         options += ["--limit", f"{request.limit_bytes}"]
     for name, value in (("--repo", request.repo), ("--megatron", request.megatron), ("--python", request.python)):
@@ -48,6 +49,12 @@ def probe_options(request: ProbeRequest, workshop: Workshop) -> list[str]:
             options += [name, value]
     for override in request.overrides:
         options += ["--set", override]
+    if request.build:
+        options += ["--build", request.build]
+    for name in request.prepare:
+        options += ["--prepare", name]
+    if request.until_exit:
+        options.append("--until-exit")
     for name, value in request.env.items():
         options += ["--env", f"{name}={value}"]
     if request.ranks:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from oombisect.errors import OombisectError
 from oombisect.probing.workload import MIN_ITERATIONS, Workload
+from oombisect.recipes import megatron_ci
 from oombisect.units import MAX_BYTES, MIB, format_bytes
 
 FINDS = ("regression", "improvement")
@@ -38,10 +40,14 @@ class ProbeRequest:
     """How to probe: workload, device and environment. Sizes in bytes, times in seconds.
 
     `repo`, `megatron`, `python` and `gpu` None mean: the current directory or the cached clone; the repository's own
-    submodule; oombisect's own interpreter; the real GPUs where there are any.
+    submodule; oombisect's own interpreter; the real GPUs where there are any. `per_lock`: a Python environment for each
+    `uv.lock`, over that of the interpreter.
+
+    What runs is `recipe`, of Bridge or (`ci:TEST`) of Megatron-LM's CI, or else `command` with its `build`. `prepare`
+    names what it needs on a virtual GPU, `until_exit` lets it run to its own end.
     """
 
-    recipe: str
+    recipe: str = ""
     repo: str | None = None
     megatron: str | None = None
     python: str | None = None
@@ -57,8 +63,14 @@ class ProbeRequest:
     env: Mapping[str, str] = field(default_factory=dict)
     time_limit: float = 900.0
     host_bytes: int = 16 << 30
+    command: tuple[str, ...] = ()
+    build: str | None = None
+    prepare: tuple[str, ...] = ()
+    until_exit: bool = False
+    per_lock: bool = False
 
     def __post_init__(self) -> None:
+        self._check_what_runs()
         if self.iterations < MIN_ITERATIONS:
             raise OombisectError(
                 f"--iterations {self.iterations} is too few: optimizer state appears at the end of the first step",
@@ -79,25 +91,68 @@ class ProbeRequest:
                 f"Ranks go from 0 to {self.world_size - 1}.",
             )
 
+    def _check_what_runs(self) -> None:
+        if self.recipe and self.command:
+            raise OombisectError("--recipe and a command were both given", "Give one of them: a probe runs one thing.")
+        if self.runs_command:
+            mine = (
+                ("--set", self.overrides),
+                ("--micro-batches", self.micro_batches),
+                ("--env per-lock", self.per_lock),
+            )
+            for option, value in mine:
+                if value:
+                    raise OombisectError(f"{option} is for recipes of Bridge", "Write it into the command's arguments.")
+            megatron_ci.asked(self.recipe)
+            unknown = sorted(set(self.prepare) - set(megatron_ci.PREPARATIONS))
+            if unknown:
+                raise OombisectError(
+                    f"--prepare {unknown[0]} is not known", f"There are {', '.join(megatron_ci.PREPARATIONS)}."
+                )
+        elif self.build or self.prepare or self.until_exit:
+            raise OombisectError(
+                "--build, --prepare and --until-exit are for commands", "Give one: oombisect run GOOD..BAD -- COMMAND."
+            )
+
+    @property
+    def runs_command(self) -> bool:
+        """Whether a training command runs in the place of a recipe of Bridge."""
+        return bool(self.command) or self.recipe.startswith(megatron_ci.PREFIX)
+
+    @property
+    def label(self) -> str:
+        """What runs, for people: the recipe's name or the command line."""
+        return self.recipe or shlex.join(self.command)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ProbeRequest:
-        return cls(**{**data, "overrides": tuple(data["overrides"]), "ranks": tuple(data["ranks"])})
+        values: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in data.items()}
+        return cls(**values)
 
     @property
     def workload(self) -> Workload:
+        """A test of Megatron-LM's CI runs on one node of 8, and what its last rank takes is what CI records."""
+        world_size, ranks = self.world_size, self.ranks
+        if self.recipe.startswith(megatron_ci.PREFIX):
+            world_size = world_size or megatron_ci.WORLD_SIZE
+            ranks = ranks or (world_size - 1,)
         return Workload(
-            recipe=self.recipe,
+            recipe=self.label,
             overrides=self.overrides,
             iterations=self.iterations,
             seed=self.seed,
-            ranks=self.ranks,
-            world_size=self.world_size,
+            ranks=ranks,
+            world_size=world_size,
             micro_batches=self.micro_batches,
             moe_skew=self.moe_skew,
             env=self.env,
+            command=self.command,
+            build=self.build,
+            prepare=self.prepare,
+            until_exit=self.until_exit,
         )
 
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from oombisect.axes.commits import commit_range, parse_range
 from oombisect.errors import OombisectError
 from oombisect.history.records import SessionSpec
-from oombisect.recipes.scan import RecipeScanner
 from oombisect.search.options import Options
 from oombisect.session.bisection import Bisection
 from oombisect.session.commit_line import CommitLine, CommitTargets
 from oombisect.session.measuring import CannotProbe, Measurer, Watcher
-from oombisect.session.opening import Workshop, open_workshop
+from oombisect.session.opening import Workshop, open_workshop, targets_of
 from oombisect.session.reproduce import reproduce_commands
 from oombisect.session.request import BisectRequest
 from oombisect.session.stopping import interrupted_unless_finished
@@ -50,9 +49,9 @@ def bisect_range(
         for note in (*axis.notes, workshop.repository.note_on_checkout()):
             if note:
                 watcher.say(note)
-        scanner = RecipeScanner(workshop.repository, cache)
-        line = CommitLine(axis, CommitTargets(workshop.repository, workshop.slot, scanner, request.probe.recipe))
-        _require_recipe(line, request.probe.recipe)
+        make = targets_of(workshop, request.probe, cache)
+        line = CommitLine(axis, make)
+        _require_recipe(line, request.probe.label)
         if session is None:
             session = _create(store, request, workshop, axis.points[0].key, axis.points[-1].key, command, kind)
         on_session(session)
@@ -115,7 +114,7 @@ def _create(
             command=command,
             arguments=request.to_json() | {"range": f"{good}..{bad}"},
             repo=workshop.repository.name,
-            recipe=request.probe.recipe,
+            recipe=request.probe.label,
             device=workshop.device.name,
             good=good,
             bad=bad,

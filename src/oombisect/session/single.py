@@ -11,10 +11,8 @@ from oombisect.errors import ProbeExit
 from oombisect.history.records import SessionSpec
 from oombisect.memory.ranks import RankFindings
 from oombisect.readings import Outcome, Reading
-from oombisect.recipes.scan import RecipeScanner
-from oombisect.session.commit_line import CommitTargets
 from oombisect.session.measuring import Measurer, Watcher
-from oombisect.session.opening import open_workshop
+from oombisect.session.opening import open_workshop, targets_of
 from oombisect.session.point_class import why_it_does_not_fit
 from oombisect.session.rank_findings import rank_findings
 from oombisect.session.request import ProbeRequest
@@ -81,16 +79,14 @@ def probe_commit(
     with open_workshop(request, cwd=cwd, cache=cache, watcher=watcher) as workshop:
         sha = workshop.repository.resolve(revision)
         workshop.repository.require_bridge(sha)
-        targets = CommitTargets(
-            workshop.repository, workshop.slot, RecipeScanner(workshop.repository, cache), request.recipe
-        )
+        targets = targets_of(workshop, request, cache)
         session = store.create_session(
             SessionSpec(
                 kind="probe",
                 command=command,
                 arguments={"revision": sha, "probe": request.to_json()},
                 repo=workshop.repository.name,
-                recipe=request.recipe,
+                recipe=request.label,
                 device=workshop.device.name,
                 good=sha,
                 bad=sha,

@@ -1,0 +1,75 @@
+"""Commits at which a training command is run: what a probe can see there, the command, how it comes onto the disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from oombisect.probing.build import Build
+from oombisect.probing.command_call import CommandCall
+from oombisect.probing.workload import Sources, Workload
+from oombisect.recipes import megatron_ci
+from oombisect.repo.slots import Slot
+from oombisect.repo.submodule import MissingCommit
+from oombisect.repo.trees import RelevantTrees
+from oombisect.repo.whole import WholeRepository
+from oombisect.session.measuring import CannotProbe, Target
+
+
+@dataclass
+class CommandTargets:
+    """Makes targets of commits of any repository, all laid out whole in one slot, built where there is a build."""
+
+    repository: WholeRepository
+    slot: Slot
+    workload: Workload
+    build: Build | None = None
+    _failed: dict[str, str] = field(default_factory=dict)
+
+    def of(self, sha: str, subject: str, trees: RelevantTrees, *, date: str = "", key: str = "") -> Target:
+        """The target of a commit, the user's or ours (a reverted tip, known by `key`); `date` is ISO 8601."""
+        return Target(
+            key=key or sha,
+            subject=subject,
+            trees={"tree": trees.bridge},
+            committed=datetime.fromisoformat(date) if date else None,
+            call=lambda: self._call(sha),
+            lay_out=lambda: self._lay_out(sha, trees.bridge),
+            repo=self.repository.project,
+        )
+
+    def _call(self, sha: str) -> CommandCall:
+        test = megatron_ci.asked(self.workload.recipe)
+        if test is None or self.workload.command:
+            return CommandCall(self.workload.command, self.workload.recipe)
+        at = self.repository.resolve(test.revision) if test.revision else sha
+        try:
+            return megatron_ci.command_of_test(
+                test.name,
+                self._contents(at, megatron_ci.configuration_path(test.name)),
+                self._contents(sha, megatron_ci.ARGUMENTS),
+                self.workload.iterations,
+            )
+        except megatron_ci.UnreadableTest as error:
+            raise CannotProbe(f"{megatron_ci.configuration_path(test.name)} at {at[:12]}: {error}") from error
+
+    def _contents(self, sha: str, path: str) -> bytes:
+        entry = self.repository.entry(sha, path)
+        if entry is None or not entry.mode.startswith("100"):
+            raise CannotProbe(f"{sha[:12]} has no {path}")
+        return self.repository.mirror.contents([entry.sha])[0]
+
+    def _lay_out(self, sha: str, tree: str) -> Sources:
+        """On disk, and built; a build that failed once at this tree is not tried again."""
+        if tree in self._failed:
+            raise CannotProbe(self._failed[tree])
+        try:
+            laid = self.repository.materialise(sha, self.slot)
+        except MissingCommit as error:
+            raise CannotProbe(error.cause) from error
+        if self.build is not None:
+            failure = self.build.run(laid.root, self.slot.path.with_name(f"{self.slot.path.name}.build-log.txt"))
+            if failure is not None:
+                self._failed[tree] = failure
+                raise CannotProbe(failure)
+        return Sources(laid.source_paths, dict(laid.roots))
