@@ -176,27 +176,29 @@ def judge(found: Sequence[RankResult], out: Path, named: int, ended: Ended, limi
         return [RankResult(named, Outcome.UNRESOLVED, reason, ended)]
 
     dead = classify_death(out, named, ended, limits)
-    if ended.killed is not None or (out / f"abort-{named}.txt").is_file():
+    if (out / f"abort-{named}.txt").is_file():
         return [dead]
-    if ended.exit_code == CANNOT_TEST:
+    if ended.exit_code == CANNOT_TEST and ended.killed is None:
         return unresolved(f"the command says that this point cannot be tested (exit code {CANNOT_TEST})")
     stopped = bool(found) and all(result.ended_by == "iterations" for result in found)
-    failed = ended.exit_code != 0 and not stopped
+    if not stopped and (ended.killed is not None or ended.exit_code != 0):
+        return _failed(found, dead)
     if not found:
-        return (
-            [dead]
-            if failed
-            else unresolved(f"no Python process of the command used a GPU: see {out.name}/log-{named}.txt")
-        )
-    if not failed:
-        return [*found, *_missing(found, ended)]
+        return unresolved(f"no Python process of the command used a GPU: see {out.name}/log-{named}.txt")
+    return [*found, *_missing(found, ended)]
+
+
+def _failed(found: Sequence[RankResult], dead: RankResult) -> list[RankResult]:
+    """Of a command that failed: the ranks that ran out of memory, else the error that one told, else how it died."""
     starved = [_starved(result) for result in found]
     if any(result.outcome is Outcome.CENSORED for result in starved):
-        return [
-            r if r.outcome is Outcome.CENSORED else RankResult(r.rank, Outcome.UNRESOLVED, "", ended) for r in starved
+        ended = dead.ended
+        silent = [
+            RankResult(r.rank, Outcome.UNRESOLVED, "", ended) for r in starved if r.outcome is not Outcome.CENSORED
         ]
+        return [*(result for result in starved if result.outcome is Outcome.CENSORED), *silent]
     own = next((result for result in found if result.outcome is Outcome.UNRESOLVED), None)
-    return [own] if own is not None else [dead]
+    return [own] if own is not None and dead.ended.killed is None else [dead]
 
 
 def _starved(result: RankResult) -> RankResult:
