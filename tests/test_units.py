@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oombisect.errors import OombisectError
-from oombisect.units import GIB, KIB, MAX_BYTES, MIB, format_apart, format_bytes, format_delta, parse_bytes
+from oombisect.units import GIB, KIB, MAX_BYTES, MIB, counted, format_apart, format_bytes, format_delta, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,18 @@ def test_a_small_number_needs_a_unit(text: str) -> None:
     with pytest.raises(OombisectError, match="has no unit") as caught:
         parse_bytes(text)
     assert f"Write {text}GiB" in caught.value.way_out
+
+
+def test_no_memory_is_a_size_where_it_may_be() -> None:
+    assert [parse_bytes(text, least=0) for text in ("0", "0GiB", "0.0 MiB", "2GiB")] == [0, 0, 0, 2 * GIB]
+    for text in ("", "-1", "x", "1"):
+        with pytest.raises(OombisectError):
+            parse_bytes(text, least=0)
+
+
+def test_counts_agree_with_their_nouns() -> None:
+    told = [counted(count, "event") for count in (0, 1, 2000)]
+    assert told == ["0 events", "1 event", "2,000 events"] and counted(2, "address", "addresses") == "2 addresses"
 
 
 @given(st.integers(MIB, MAX_BYTES))

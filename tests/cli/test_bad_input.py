@@ -163,6 +163,7 @@ def test_a_python_that_is_none(ground: Ground) -> None:
     [
         (("--limit", "plenty"), "plenty"),
         (("--limit", "0GiB"), "0GiB"),
+        (("--limit", ""), "memory size"),
         (("--set", "model.seq_length"), "--set"),
         (("--env", "X"), "--env"),
         (("--ranks", "0,x"), "--ranks"),
@@ -172,6 +173,7 @@ def test_a_python_that_is_none(ground: Ground) -> None:
         (("--find", "luck"), "luck"),
         (("--budget", "-1"), "budget"),
         (("--min-step", "x"), "x"),
+        (("--min-step", ""), "memory size"),
     ],
 )
 def test_options_that_make_no_sense(ground: Ground, options: tuple[str, ...], word: str) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import shlex
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from oombisect.history.store import open_store
+from oombisect.readings import Outcome, Reading
+from tests.cli.conftest import Command
 from tests.cli.test_bad_input import Ground, refused
 from tests.session import toy
+from tests.session.memories import DEVICE, add_probe, probe_spec, session_spec
 from tests.session.toy import mib
 
 
@@ -72,3 +77,35 @@ def test_the_commands_of_a_report_show_it_again(ground: Ground) -> None:
         (after, True, False): 1,
         (after, True, True): 0,
     }
+
+
+def test_control_characters_of_a_commit_are_not_printed(command: Command, tmp_path: Path) -> None:
+    with open_store(tmp_path / "o.db", clock=lambda: datetime(2026, 11, 30, tzinfo=UTC)) as store:
+        session = store.create_session(
+            session_spec(tmp_path / "a\x1b[31m", "a" * 40, "b" * 40, recipe="r\x1b]0;t\x07")
+        ).id
+        add_probe(store, session, "b" * 40, [(512, [])], subject="evil\x1b[2J\u202e")
+        failed = store.begin_probe(probe_spec(session, "c" * 40))
+        store.finish_probe(failed, Reading(Outcome.UNRESOLVED, "no \x9b2J\n", device=DEVICE, simulated=True))
+    for arguments in (("sessions",), ("show", session)):
+        said = command(*arguments, "--db", tmp_path / "o.db")
+        assert said.code == 0 and not {"\x1b", "\x07", "\x9b", "\u202e"} & set(said.out)
+    assert "evil?[2J?" in said.out and "unresolved: no ?2J" in said.out
+
+
+def test_how_many_are_listed(command: Command, tmp_path: Path) -> None:
+    with open_store(tmp_path / "o.db", clock=lambda: datetime(2026, 11, 30, tzinfo=UTC)) as store:
+        ids = [store.create_session(session_spec(tmp_path, "a" * 40, "b" * 40)).id for _ in range(3)]
+    told = command("sessions", "-n", "2", "--db", tmp_path / "o.db", "--json").document["sessions"]
+    assert [session["id"] for session in told] == ids[:0:-1]
+    for number in ("0", "-1"):
+        command("sessions", "-n", number, "--db", tmp_path / "o.db").refused(2, f"--number {number}")
+
+
+def test_an_empty_file_and_none(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "empty.db").touch()
+    for name in ("sessions", "show"):
+        command(name, "--db", tmp_path / "empty.db").refused(2, "is empty: it holds no session yet")
+        command(name, "--db", tmp_path / "none.db").refused(14, "There is no database")
+        command(name, "--db", tmp_path).refused(2, "is a directory")
+    assert (tmp_path / "empty.db").read_bytes() == b""

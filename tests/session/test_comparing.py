@@ -179,7 +179,7 @@ def test_the_groupings_sum_to_the_difference(world: World) -> None:
 def test_what_is_cut_off_is_summed(world: World) -> None:
     first = world.probe(world.good, [(512, ())])
     second = world.probe(world.bad, [(512, ()), (1024, core("b")), (2048, [(TE, 1, "init")])])
-    assert "+1024 B (simulated) in 1 more stacks" in world.told(world.compare(first, second), top=1)
+    assert "+1024 B (simulated) in 1 more stack " in world.told(world.compare(first, second), top=1)
 
 
 def test_a_session_is_compared_at_its_ends_and_at_its_largest_step(world: World) -> None:
@@ -294,6 +294,28 @@ def test_a_bare_snapshot_against_a_probe(tmp_path: Path, world: World) -> None:
     second = world.probe(world.bad, layers(AFTER, "slot-0", "self.up", 1000, 2))
     found = world.compare(first, second)
     assert [one.entry.delta for one in found.entries] == [0]
+
+
+def test_only_what_is_known_to_be_simulated_is_labelled_so(tmp_path: Path, world: World) -> None:
+    first = write_snapshot(tmp_path / "a.pickle.gz", [(512, ())])
+    second = world.probe(world.bad, [(512, ()), (1024, core("slot-0"))])
+    found = world.compare(first, second)
+    told, text = comparison_json(found), world.told(found)
+    assert (told["simulated"], told["first"]["simulated"], told["second"]["simulated"]) == (True, False, True)
+    one, other, delta, *_ = text.split("\n")
+    assert one.startswith("A:") and "512 B peak allocated" in one and "simulated" not in one
+    assert other.startswith("B:") and "1536 B (simulated) peak allocated" in other
+    assert delta == "B - A: +1024 B (B simulated) peak allocated"
+    assert "bytes at the peak (B simulated)" in world.told(found, "module")
+
+
+@pytest.mark.parametrize("outcome", [Outcome.UNRESOLVED, Outcome.INFRA])
+def test_a_probe_that_measured_nothing_is_an_error(world: World, outcome: Outcome) -> None:
+    first = world.probe(world.good, [(512, ())])
+    second = world.probe(world.bad, [(512, ())], outcome=outcome)
+    with pytest.raises(OombisectError, match=f"measured nothing: it is {outcome}") as refused:
+        world.compare(first, second)
+    assert refused.value.exit_code == 2 and refused.value.way_out
 
 
 def test_what_the_allocator_left_uncut_is_told_from_what_was_asked_for(tmp_path: Path, world: World) -> None:

@@ -119,7 +119,7 @@ def probe_request(
         megatron=str(megatron.expanduser().absolute()) if megatron else None,
         python=str(python.expanduser().absolute()) if python else None,
         gpu=gpu,
-        limit_bytes=parse_bytes(limit) if limit else None,
+        limit_bytes=None if limit is None else parse_bytes(limit),
         overrides=tuple(assignments("--set", overrides)),
         iterations=iterations,
         ranks=_ranks(ranks),

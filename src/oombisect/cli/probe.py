@@ -24,7 +24,7 @@ def probe(
     Of a recipe of Bridge (--recipe), or of any training command: oombisect probe HEAD -- torchrun train.py --lr 1e-4
 
     Exit codes, as git bisect run has them: 0 fits, 1 does not fit, 125 unresolved. Whatever is no measurement stops
-    git bisect run: 128 infrastructure or unexpected, 129 usage, 130 interrupted (128 + n by signal n).
+    git bisect run: 128 infrastructure, 129 usage, 130 interrupted (128 + n by signal n), 198 a bug.
     """
     from oombisect.cli.probing_of import probe_once
 

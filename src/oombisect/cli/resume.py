@@ -19,7 +19,7 @@ def resume(
     """Go on where an interrupted session stopped; no finished probe runs again.
 
     Exit codes: 0 named, 10 no change, 11 blurred by points that cannot be probed, 12 creep, 13 budget spent,
-    14 infrastructure, 2 usage, 130 interrupted (128 + n by signal n).
+    14 infrastructure, 2 usage, 70 a bug, 130 interrupted (128 + n by signal n).
     """
     from oombisect.cli.sessions_of import resume_session
 

@@ -51,7 +51,7 @@ def run(
     Megatron-LM brought the rest.
 
     Exit codes: 0 named, 10 no change, 11 blurred by points that cannot be probed, 12 creep, 13 budget spent,
-    14 infrastructure, 2 usage, 130 interrupted (128 + n by signal n).
+    14 infrastructure, 2 usage, 70 a bug, 130 interrupted (128 + n by signal n).
     """
     from oombisect.cli.sessions_of import run_session
 
@@ -63,7 +63,7 @@ def run(
             first_parent=first_parent,
             paths=tuple(path or ()),
             budget=budget,
-            min_step_bytes=parse_bytes(min_step) if min_step else None,
+            min_step_bytes=None if min_step is None else parse_bytes(min_step),
             exhaustive=exhaustive,
             grid=grid,
             descend=descend,

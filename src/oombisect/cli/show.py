@@ -16,7 +16,10 @@ def show(
     database: Database = None,
     json: Json = False,
 ) -> None:
-    """Show a session's verdict and every probe of it."""
+    """Show a session's verdict and every probe of it.
+
+    Exit codes: 0, 2 usage, such as no such session, 14 the database cannot be read, 70 a bug.
+    """
     from oombisect.cli.sessions_of import clock, named_session, print_json
     from oombisect.history.location import default_database
     from oombisect.history.store import open_store

@@ -34,6 +34,7 @@ class SessionLock:
             time.sleep(_RETRY_SECONDS)
 
     def release(self) -> None:
+        """Let go of it: another process may hold it now."""
         os.close(self._file)
 
 

@@ -15,7 +15,7 @@ from oombisect.memory.stacks import PACKAGE, PROBE, PYTHON
 from oombisect.printable import printable
 from oombisect.reports.terminal import short
 from oombisect.session.comparing import Comparison, ShownEntry, ShownFrame, Side
-from oombisect.units import format_bytes, format_delta
+from oombisect.units import counted, format_bytes, format_delta
 
 SCHEMA = 1
 GROUPINGS = ("stack", "module", "phase")
@@ -150,7 +150,9 @@ def _side_text(side: Side) -> str:
     rank += f", device {side.device}" if side.others or side.device else ""
     phase = f", reached in {side.peak_phase}" if side.peak_phase else ""
     bound = "at least " if side.censored else ""
-    size = f"{bound}{format_bytes(side.live.peak)}{label} peak allocated{phase}, {len(side.live.blocks)} blocks"
+    size = (
+        f"{bound}{format_bytes(side.live.peak)}{label} peak allocated{phase}, {counted(len(side.live.blocks), 'block')}"
+    )
     return f"{located.label}{where}{subject}{rank}: {size}"
 
 
@@ -163,13 +165,16 @@ def _stacks(comparison: Comparison, top: int, label: str, console: Console) -> N
     rest = changed[top:]
     if rest:
         size = format_delta(sum(one.entry.delta for one in rest))
-        console.print(Text(f"{size}{label} in {len(rest)} more stacks (--top shows more)", style="dim"), soft_wrap=True)
+        console.print(
+            Text(f"{size}{label} in {counted(len(rest), 'more stack')} (--top shows more)", style="dim"), soft_wrap=True
+        )
     same = len(comparison.entries) - len(changed)
     moved = sum(one.entry.moved and not one.entry.delta for one in comparison.entries)
     also = f", {moved} of them moved" if moved else ""
     if not changed:
         console.print("Every stack holds the same on both sides.")
-    console.print(Text(f"{same} stacks hold the same on both sides{also}", style="dim"), soft_wrap=True)
+    hold = "stack holds" if same == 1 else "stacks hold"
+    console.print(Text(f"{same} {hold} the same on both sides{also}", style="dim"), soft_wrap=True)
     if changed and not any(one.touched for one in shown) and comparison.second.projects:
         console.print(Text("No line of the stacks above was touched between A and B.", style="dim"), soft_wrap=True)
 
@@ -267,7 +272,9 @@ def _config(comparison: Comparison, console: Console) -> None:
     changes = comparison.config_changes
     if not changes:
         return
-    console.print(Text(f"The resolved configs differ in {len(changes)} places:", style="yellow"), soft_wrap=True)
+    console.print(
+        Text(f"The resolved configs differ in {counted(len(changes), 'place')}:", style="yellow"), soft_wrap=True
+    )
     for change in changes[:_CONFIG_LINES]:
         sides: Mapping[str, Any] = change.to_json()
         before, after = (sides.get(side, "absent") for side in ("before", "after"))

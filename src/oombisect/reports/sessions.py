@@ -11,6 +11,7 @@ from rich.text import Text
 
 from oombisect.errors import ExitCode
 from oombisect.history.records import SessionState, StoredProbe, StoredSession
+from oombisect.printable import printable
 from oombisect.reports.terminal import short
 from oombisect.reports.watch import summary
 from oombisect.units import format_bytes
@@ -63,11 +64,20 @@ def render_sessions(sessions: Sequence[StoredSession], console: Console) -> None
         console.print("No sessions yet. `oombisect run GOOD..BAD --recipe NAME` starts one.")
         return
     for session in sessions:
-        spec = session.spec
-        ends = short(spec.good) if spec.good == spec.bad else f"{short(spec.good)}..{short(spec.bad)}"
-        what = f"{session.id}  {session.state}  {spec.kind} {spec.recipe} on {spec.device}"
+        what = f"{session.id}  {session.state}  {_what(session)}"
         console.print(Text(what), soft_wrap=True)
-        console.print(Text(f"  {ends}  {verdict_text(session.verdict)}".rstrip(), style="dim"), soft_wrap=True)
+        told = f"  {_ends(session)}  {printable(verdict_text(session.verdict))}".rstrip()
+        console.print(Text(told, style="dim"), soft_wrap=True)
+
+
+def _what(session: StoredSession) -> str:
+    spec = session.spec
+    return printable(f"{spec.kind} {spec.recipe} on {spec.device}")
+
+
+def _ends(session: StoredSession) -> str:
+    good, bad = session.spec.good, session.spec.bad
+    return printable(short(good) if good == bad else f"{short(good)}..{short(bad)}")
 
 
 def verdict_text(stored: Mapping[str, Any] | None) -> str:
@@ -93,16 +103,14 @@ def render_probes(session: StoredSession, probes: Sequence[StoredProbe], console
     """The head of a session and each of its probes."""
     spec = session.spec
     limit = f", limit {format_bytes(spec.limit_bytes)}" if spec.limit_bytes else ""
-    console.print(
-        Text(f"{session.id}  {session.state}  {spec.kind} {spec.recipe} on {spec.device}{limit}"), soft_wrap=True
-    )
-    console.print(Text(f"  {spec.repo}  {short(spec.good)}..{short(spec.bad)}", style="dim"), soft_wrap=True)
+    console.print(Text(f"{session.id}  {session.state}  {_what(session)}{limit}"), soft_wrap=True)
+    console.print(Text(f"  {printable(spec.repo)}  {_ends(session)}", style="dim"), soft_wrap=True)
     for probe in probes:
         took = _seconds(probe.started, probe.finished)
         what = summary(probe.reading) if probe.reading else "unfinished"
         at = f" at {format_bytes(probe.spec.capacity_bytes)}" if probe.spec.capacity_bytes else ""
         line = f"  {probe.id:>5}  {short(probe.spec.point):<10}  {probe.spec.request}{at}  {what}  {took}"
-        console.print(Text(f"{line}  {probe.spec.subject[:60]}"), soft_wrap=True)
+        console.print(Text(f"{line}  {printable(probe.spec.subject)[:60]}"), soft_wrap=True)
     curable = session.exit_code != ExitCode.USAGE
     if session.state is SessionState.INTERRUPTED and spec.kind != "probe" and curable:
         console.print(Text(f"Go on with: oombisect resume {session.id}", style="bold"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from oombisect.printable import printable
-from oombisect.units import format_bytes
+from oombisect.units import counted, format_bytes
 
 
 def stranded_lines(told: Mapping[str, Any], label: str) -> list[str]:
@@ -31,7 +31,7 @@ def failure_lines(failure: Mapping[str, Any], label: str) -> list[str]:
     for holder in failure["holders"]:
         place = printable(holder["stack"][0]) if holder["stack"] else "an unknown place (no Python stack)"
         lines.append(
-            f"  {format_bytes(holder['stranded_bytes'])} held by {holder['blocks']:,} blocks of"
+            f"  {format_bytes(holder['stranded_bytes'])} held by {counted(holder['blocks'], 'block')} of"
             f" {format_bytes(holder['size_bytes'])} in all, {holder['never_freed']:,} not freed while it was recorded"
             f"{label}, allocated at {place}"
         )

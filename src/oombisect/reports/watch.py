@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
+from oombisect.printable import printable
 from oombisect.probing.workload import Variation
 from oombisect.readings import Outcome, Reading
 from oombisect.reports.terminal import short, simulated
@@ -36,6 +37,7 @@ class ConsoleWatcher:
         self._where = ""
 
     def say(self, text: str) -> None:
+        """A line of its own."""
         self._print(escape(text), style="dim")
 
     def progress(self, text: str) -> None:
@@ -43,7 +45,8 @@ class ConsoleWatcher:
         self._where = text
 
     def probe_started(self, target: Target, variation: Variation, purpose: str) -> None:
-        self._doing = f"{short(target.key)} {target.subject[:50]} {_detail(variation, purpose)}".rstrip()
+        """The live line tells of it until it has finished."""
+        self._doing = f"{short(target.key)} {printable(target.subject)[:50]} {_detail(variation, purpose)}".rstrip()
         self._capacity = variation.limit_bytes
         if self.console.is_terminal:
             self._status = self.console.status(escape(self._line(0.0)))
@@ -51,10 +54,12 @@ class ConsoleWatcher:
                 self._status.start()
 
     def tick(self, seconds: float) -> None:
+        """The probe is so many seconds old."""
         if self._status:
             self._status.update(escape(self._line(seconds)))
 
     def probe_finished(self, target: Target, measured: Measured, purpose: str, seconds: float) -> None:
+        """A line with what it read; an answer from the database is told once."""
         self.close()
         if measured.cached and measured.probe in self._shown:
             return  # told before
@@ -63,7 +68,13 @@ class ConsoleWatcher:
         detail = _PURPOSES.get(purpose, purpose)
         if not measured.cached and self._capacity:
             detail = f"{detail} at {format_bytes(self._capacity)}".strip()
-        parts = [f"{short(target.key):<10}", summary(measured.reading), f"[{how}]", detail, target.subject[:60]]
+        parts = [
+            f"{short(target.key):<10}",
+            summary(measured.reading),
+            f"[{how}]",
+            detail,
+            printable(target.subject)[:60],
+        ]
         self._print(escape("  ".join(part for part in parts if part)))
 
     def close(self) -> None:
@@ -100,4 +111,4 @@ def summary(reading: Reading) -> str:
             where = f" in {oom.phase}" if oom else ""
             return f"out of memory{where}, at least {format_bytes(reading.peak_allocated)} allocated{label}"
         case _:
-            return f"{reading.outcome}: {reading.reason}"
+            return f"{reading.outcome}: {printable(reading.reason)}"
