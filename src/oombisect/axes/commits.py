@@ -37,6 +37,7 @@ class CommitRange:
     """Points of a range; make one with `commit_range`.
 
     `lumps`: points that stand for several commits (ids, oldest first), so that a step there is one of theirs.
+    `per_lock`: probes see the environment of each point's own lock too.
     """
 
     repository: BridgeRepository
@@ -44,6 +45,7 @@ class CommitRange:
     points: tuple[Point, ...]
     notes: tuple[str, ...] = ()
     lumps: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    per_lock: bool = False
     _trees: list[RelevantTrees] = field(default_factory=list)
 
     @property
@@ -55,7 +57,7 @@ class CommitRange:
 
     def groups(self) -> list[int]:
         """A number per point; neighbours whose probe-visible trees are equal share it."""
-        return run_numbers(self.trees)
+        return run_numbers(self.trees, self.per_lock)
 
     def weights(self, imported: Set[str] | None = None) -> list[float]:
         """The weight of each point's own change; 0 for the good end and for points that look like the one before.
@@ -99,6 +101,7 @@ def commit_range(
     *,
     first_parent: bool = True,
     paths: Sequence[str] = (),
+    per_lock: bool = False,
 ) -> CommitRange:
     """The points from `good` to `bad`.
 
@@ -108,6 +111,7 @@ def commit_range(
     Args:
         first_parent: only the bad end's own line of commits (default); False: every commit, in topological order.
         paths: only commits that touch one of these are points between the ends (each is laid out whole all the same).
+        per_lock: each point is probed in the environment of its own lock.
 
     Raises:
         OombisectError: an end is unknown, the range is reversed or empty, or no Bridge is in it.
@@ -151,7 +155,7 @@ def commit_range(
         Point(c.sha, c.sha[:9], c.subject, c.author_date, project, c.parents[0] if c.parents else "", c.author)
         for c in commits
     )
-    return CommitRange(repository, commits, points, tuple(notes), lumps)
+    return CommitRange(repository, commits, points, tuple(notes), lumps, per_lock)
 
 
 def _left_out(commits: Sequence[Commit], everything: Sequence[str]) -> dict[int, tuple[str, ...]]:

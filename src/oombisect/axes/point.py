@@ -59,11 +59,15 @@ class Axis(Protocol):
         """Lay a point out on disk."""
 
 
-def run_numbers(trees: Sequence[RelevantTrees]) -> list[int]:
-    """A number per point, never falling; neighbours whose probe-visible trees are equal share it."""
+def run_numbers(trees: Sequence[RelevantTrees], per_lock: bool = False) -> list[int]:
+    """A number per point, never falling; neighbours whose probe-visible trees are equal share it.
+
+    `per_lock`: probes see the environment of each point's own lock too.
+    """
     numbers = [0]
     for before, after in pairwise(trees):
-        numbers.append(numbers[-1] + (before.key != after.key))
+        differ = before.key != after.key or (per_lock and before.env_lock != after.env_lock)
+        numbers.append(numbers[-1] + differ)
     return numbers
 
 

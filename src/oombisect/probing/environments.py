@@ -113,7 +113,10 @@ class Environments:
             python = place / "bin" / "python"
             folder = next(place.glob("lib/python*/site-packages"))
             link_sites(self.installed.sites, folder)
-            options = () if change.dependencies else ("--no-deps",)
+            options = [] if change.dependencies else ["--no-deps"]
+            for requirement in change.requirements:
+                if "<=" in requirement:  # the newest is meant, not whatever is there
+                    options += ["--upgrade-package", requirement.partition("<=")[0]]
             uv.run("pip", "install", "--quiet", "--python", str(python), *options, *change.requirements)
             orphans = self.installed.orphans(survey(Interpreter(python, self.base.version, ())), keep=NEEDED)
             if orphans:

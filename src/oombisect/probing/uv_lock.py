@@ -88,6 +88,7 @@ class _Graph:
         for package in lock.get("package", []):
             if self._here(package.get("resolution-markers")):
                 self._packages.setdefault(canonicalize_name(package["name"]), []).append(package)
+        self._unwanted = self._never_needed()
 
     def walk(self, roots: Collection[str]) -> Locked:
         """From `roots` along what each needs; where nothing is to be had from an index the walk ends."""
@@ -108,12 +109,24 @@ class _Graph:
             if "registry" not in package["source"]:
                 if pin is not None:
                     sources[name] = pin
-            elif pin is None or not (package.get("wheels") or package.get("sdist")):
+            elif pin is None or name in self._unwanted or not (package.get("wheels") or package.get("sdist")):
                 left_out.add(name)
             else:
                 pins[name] = pin
                 pending += self._needs(package)
         return Locked(tuple(sorted(pins.values())), sources, tuple(sorted(left_out)))
+
+    def _never_needed(self) -> set[str]:
+        """Packages that others need elsewhere only: the lock leaves them out here, whatever its files."""
+        wanted, unwanted = set[str](), set[str]()
+        for package in (package for packages in self._packages.values() for package in packages):
+            groups = [package.get("dependencies", [])]
+            for kind in ("optional-dependencies", "dev-dependencies"):
+                groups += package.get(kind, {}).values()
+            for edge in (edge for group in groups for edge in group):
+                here = self._here([edge["marker"]] if "marker" in edge else None)
+                (wanted if here else unwanted).add(canonicalize_name(edge["name"]))
+        return unwanted - wanted
 
     def _package(self, name: str, version: str) -> Mapping[str, Any] | None:
         found = [p for p in self._packages.get(name, ()) if not version or p.get("version") == version]

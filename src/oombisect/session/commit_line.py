@@ -20,6 +20,7 @@ from oombisect.repo.submodule import MissingCommit
 from oombisect.repo.trees import RelevantTrees
 from oombisect.session.bisection import CannotRevert
 from oombisect.session.measuring import CannotProbe, Target
+from oombisect.session.point_environment import LockEnvironments
 
 
 class Targets(Protocol):
@@ -35,12 +36,16 @@ class Targets(Protocol):
 
 @dataclass
 class CommitTargets:
-    """Makes targets of commits of one repository, all laid out in one slot."""
+    """Makes targets of commits of one repository, all laid out in one slot.
+
+    `locks`: each commit is probed in the environment of its own lock; None: in the session's.
+    """
 
     repository: BridgeRepository
     slot: Slot
     scanner: RecipeScanner
     recipe: str
+    locks: LockEnvironments | None = None
 
     def of(
         self,
@@ -58,7 +63,7 @@ class CommitTargets:
         With `megatron` that commit of Megatron-LM lies in the place of the pinned one: the key is `bridge+megatron`.
         `repo`: on whose history the point lies.
         """
-        return Target(
+        target = Target(
             key=key or (f"{sha}+{megatron}" if megatron else sha),
             subject=subject,
             trees={"bridge": trees.bridge, "megatron-lm": trees.megatron},
@@ -68,6 +73,7 @@ class CommitTargets:
             lay_out=lambda: self._lay_out(sha, megatron),
             repo=repo,
         )
+        return self.locks.of(trees.env_lock).around(target) if self.locks else target
 
     def _call(self, sha: str) -> RecipeCall:
         try:
@@ -115,4 +121,13 @@ class CommitLine:
             raise CannotRevert(error.cause) from error
         subject = f"without {culprit.subject}"
         trees = self.make.repository.relevant_trees(done.commit)
-        return self.make.of(done.commit, subject, trees, key=f"{tip.key}-{culprit.key}")
+        target = self.make.of(done.commit, subject, trees, key=f"{tip.key}-{culprit.key}")
+        return self._environment_without(index, target)
+
+    def _environment_without(self, index: int, target: Target) -> Target:
+        """`target` in the tip's environment less what the point changed in it: a lock hardly ever reverts as text."""
+        locks = self.make.locks if isinstance(self.make, CommitTargets) else None
+        if locks is None:
+            return target
+        tip, before, after = (locks.of(self.axis.trees[place].env_lock) for place in (-1, index - 1, index))
+        return tip.without(before, after).around(target)

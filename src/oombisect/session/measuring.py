@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from oombisect.history.store import Store
     from oombisect.probing.interpreter import Interpreter
 
+ENVIRONMENT = "environment"
+"""The key of `Target.trees` for the Python packages, where these are the point's own."""
 _INFRA_TRIES = 2
 Method = Literal["peak", "floor", "replay", "probe", "run"]
 
@@ -39,9 +41,10 @@ class CannotProbe(Exception):
 class Target:
     """Something a probe can run at: a commit, or the bad tip with a change reverted.
 
-    `trees` identify all a probe sees: the code and, as `environment`, the Python packages where these are the point's
+    `trees` identify all a probe sees: the code and, as `ENVIRONMENT`, the Python packages where these are the point's
     own. `call` finds the recipe function, `lay_out` puts the point on disk, `interpreter` builds its environment (None:
     the session's); each raises `CannotProbe` where that cannot be done. `submodule` is the Megatron-LM commit it pins.
+    `notes` go into every reading: what a reader of its numbers should know of the point.
     """
 
     key: str
@@ -53,6 +56,7 @@ class Target:
     committed: datetime | None = None
     repo: str = "bridge"
     interpreter: Callable[[], Interpreter] | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +215,7 @@ class Measurer:
             {
                 "trees": None if trace else dict(target.trees),
                 "trace": trace,
-                **({"environment": target.trees["environment"]} if trace and "environment" in target.trees else {}),
+                **({ENVIRONMENT: target.trees[ENVIRONMENT]} if trace and ENVIRONMENT in target.trees else {}),
                 "variation": variation.to_json(),
                 "ranks": list(ranks) if ranks else None,
                 **self._common,
@@ -267,9 +271,8 @@ class Measurer:
             )
         )
         run = self._run(target, variation, probe, ranks)
-        stored = self.store.finish_probe(
-            probe, run.reading, config=run.config, allocator_settings=run.allocator_settings
-        )
+        reading = replace(run.reading, notes=(*run.reading.notes, *target.notes))
+        stored = self.store.finish_probe(probe, reading, config=run.config, allocator_settings=run.allocator_settings)
         return self._of(stored, cached=False), run.seconds
 
     def _run(self, target: Target, variation: Variation, probe: int, ranks: tuple[int, ...] | None) -> ProbeRun:

@@ -21,6 +21,7 @@ from oombisect.repo.whole import WholeRepository, open_whole
 from oombisect.session.command_targets import CommandTargets
 from oombisect.session.commit_line import CommitTargets
 from oombisect.session.measuring import Watcher
+from oombisect.session.point_environment import LockEnvironments
 from oombisect.session.request import ProbeRequest
 from oombisect.units import format_bytes
 
@@ -96,4 +97,5 @@ def targets_of(workshop: Workshop, request: ProbeRequest, cache: Path) -> Commit
     if isinstance(repository, WholeRepository):
         build = Build(request.build, prober.interpreter, prober.limits, prober.on_tick) if request.build else None
         return CommandTargets(repository, workshop.slot, prober.workload, build)
-    return CommitTargets(repository, workshop.slot, RecipeScanner(repository, cache), request.recipe)
+    locks = LockEnvironments(workshop.environments, repository) if request.per_lock else None
+    return CommitTargets(repository, workshop.slot, RecipeScanner(repository, cache), request.recipe, locks)

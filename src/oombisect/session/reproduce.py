@@ -57,6 +57,8 @@ def probe_options(request: ProbeRequest, workshop: Workshop) -> list[str]:
         options.append("--until-exit")
     for name, value in request.env.items():
         options += ["--env", f"{name}={value}"]
+    if request.per_lock:
+        options += ["--env", "per-lock"]
     if request.ranks:
         options += ["--ranks", ",".join(map(str, request.ranks))]
     numbers = (

@@ -158,7 +158,10 @@ class ProbeRequest:
 
 @dataclass(frozen=True, slots=True)
 class BisectRequest:
-    """A whole `run`: which range, what to look for, when to stop, and how to probe."""
+    """A whole `run`: which range, what to look for, when to stop, and how to probe.
+
+    `descend`: go on into Megatron-LM where a named step moves the submodule.
+    """
 
     range: str
     probe: ProbeRequest
@@ -169,6 +172,7 @@ class BisectRequest:
     min_step_bytes: int | None = None
     exhaustive: bool = False
     grid: int = 0
+    descend: bool = True
 
     def __post_init__(self) -> None:
         if self.find not in FINDS:

@@ -45,7 +45,14 @@ def bisect_range(
     """
     good, bad = parse_range(request.range)
     with open_workshop(request.probe, cwd=cwd, cache=cache, watcher=watcher) as workshop:
-        axis = commit_range(workshop.repository, good, bad, first_parent=request.first_parent, paths=request.paths)
+        axis = commit_range(
+            workshop.repository,
+            good,
+            bad,
+            first_parent=request.first_parent,
+            paths=request.paths,
+            per_lock=request.probe.per_lock,
+        )
         for note in (*axis.notes, workshop.repository.note_on_checkout()):
             if note:
                 watcher.say(note)
