@@ -56,14 +56,14 @@ class UnreadableTest(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Test:
+class CiTest:
     """A test by its name (`gpt/gpt3_mcore_te_tp1_pp1`); its arguments are those of `revision`, else of each commit."""
 
     name: str
     revision: str = ""
 
 
-def asked(recipe: str) -> Test | None:
+def asked(recipe: str) -> CiTest | None:
     """The test that `ci:TEST` or `ci:TEST@REVISION` means; None where the recipe is no test.
 
     Raises:
@@ -78,7 +78,7 @@ def asked(recipe: str) -> Test | None:
         )
     if name.split("/")[0] not in GROUPS:
         raise OombisectError(f"{recipe!r} is no test of {SCRIPT}", f"Name one of the groups {', '.join(GROUPS)}.")
-    return Test(name, revision)
+    return CiTest(name, revision)
 
 
 def configuration_path(test: str) -> str:
