@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from oombisect.memory.line_map import CodeDiff, parse_diff
 from oombisect.memory.stacks import (
     GENERATED,
+    MACHINE_CODE,
     PACKAGE,
     PROBE,
     PYTHON,
@@ -14,8 +19,10 @@ from oombisect.memory.stacks import (
     Place,
     Places,
     Site,
+    backward_node,
     keys,
     pair_unknown,
+    place_text,
     sites,
 )
 from oombisect.memory.trace import Frame
@@ -67,6 +74,43 @@ def test_frames_that_pass_a_call_on_count_only_as_the_innermost() -> None:
     module = "/v/lib/python3.12/site-packages/torch/nn/modules/module.py"
     stack = (Frame(module, 1, "_call_impl"), Frame(module, 2, "_call_impl"), Frame("/p/a.py", 3, "f"))
     assert [site.function for site in sites(stack, Places([]))] == ["_call_impl", "f"]
+
+
+STACKS: dict[str, list[list[Any]]] = json.loads(Path(__file__).with_name("default_stacks.json").read_text())
+"""As PyTorch records them by default, C++ frames and all (tests/e2e/record_defaults.py)."""
+
+
+def shown(name: str) -> list[str]:
+    stack = tuple(Frame(file, line, function) for file, line, function in STACKS[name])
+    return [f"{site.function} {place_text(site)}" for site in sites(stack, Places(frame.file for frame in stack))]
+
+
+def test_of_a_stack_with_cpp_frames_the_python_ones_count() -> None:
+    first, *rest = shown("forward")
+    assert first.startswith("forward torch/nn/modules/linear.py:")
+    assert [text.partition(" ")[0] for text in rest] == ["forward", "train", "<module>"]
+    assert all("/home/user/record_defaults.py:" in text for text in rest)
+
+
+def test_of_a_backward_pass_the_operators_count() -> None:
+    assert shown("backward") == [
+        "at::_ops::mm::call C++",
+        "torch::autograd::generated::details::mm_mat1_backward C++",
+        "torch::autograd::generated::AddmmBackward0_apply_functional C++",
+        "torch::autograd::generated::AddmmBackward0::apply C++",
+    ]
+    assert shown("relu")[0] == "at::_ops::threshold_backward::call C++"
+
+
+def test_a_stack_of_nothing_but_plumbing_is_kept() -> None:
+    stack = (Frame("??", 0, "torch::unwind::unwind()"), Frame("libc10.so", 0, "c10::Free<int(*)(long)>(c10::Block*)"))
+    assert [site.function for site in sites(stack, Places([]))] == ["torch::unwind::unwind", "c10::Free"]
+
+
+def test_the_node_of_a_backward_pass() -> None:
+    stack = tuple(Frame(file, line, function) for file, line, function in STACKS["backward"])
+    assert backward_node(sites(stack, Places([]))) == "AddmmBackward0"
+    assert backward_node((Site(MACHINE_CODE, "at::_ops::mm::call", 0),)) is None
 
 
 def test_files_of_unknown_projects_are_paired_by_how_they_end() -> None:

@@ -48,6 +48,7 @@ class Recording:
 
     path: Path
     allocated: int
+    requested: int
     reserved: int
     trace: str
 
@@ -55,6 +56,7 @@ class Recording:
         """As the toy history tells it."""
         return {
             "allocated": self.allocated,
+            "requested": self.requested,
             "reserved": self.reserved,
             "snapshot": str(self.path),
             "trace": self.trace,
@@ -104,4 +106,4 @@ def record(path: Path, program: Iterable[tuple[str, str, int]], conf: str = "") 
     with gzip.GzipFile(path, "wb", mtime=0) as file:
         pickle.dump(snapshot, file, protocol=4)
     stats = allocator.statistics
-    return Recording(path, stats.peak_allocated, stats.reserved.peak, asked.hexdigest())
+    return Recording(path, stats.peak_allocated, stats.peak_requested, stats.reserved.peak, asked.hexdigest())

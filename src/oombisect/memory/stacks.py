@@ -6,7 +6,9 @@ within the same edit. Where there is no diff (other packages, snapshots without 
 function are matched by their order.
 
 Frames of Python, torch and the probe say how a call was passed on, not what was allocated: they count only as the
-innermost one. Nothing is lost by it: every block still belongs to exactly one stack.
+innermost one. Frames of machine code, which PyTorch records unless it is told not to, count only where there is no
+other (backward passes run on a thread without Python), less those of the recorder, the allocator and the dispatcher.
+Nothing is lost by it: every block still belongs to exactly one stack.
 """
 
 from __future__ import annotations
@@ -14,18 +16,28 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from oombisect.memory.line_map import CodeDiff, Edit, align
 from oombisect.memory.trace import Frame, Stack
 
-PACKAGE, PYTHON, PROBE, GENERATED, UNKNOWN = "package", "python", "probe", "generated", ""
+PACKAGE, PYTHON, PROBE, GENERATED, NATIVE, UNKNOWN = "package", "python", "probe", "generated", "native", ""
 _PASSING_ON = (PYTHON, PROBE, GENERATED)
 _PROBE = re.compile(r".*/probes/((?:bridge_train|worker)\.py|probe_support/.*)", re.DOTALL)
 _PACKAGE = re.compile(r".*/(?:site|dist)-packages/(.*)", re.DOTALL)
 _PYTHON = re.compile(r".*/lib(?:64)?/python3[^/]*/(.*)", re.DOTALL)
 # What torch.compile wrote: the file's name is a hash of its contents.
 _INDUCTOR = re.compile(r".*/(?:([a-z0-9]{2})/c\1[a-z0-9]{20,}\.py)", re.DOTALL)
+# Files of machine code: none told, a library, or a source of a compiled language.
+_NATIVE = re.compile(r"(\?\?)?|.*\.(c|cc|cpp|cxx|cu|cuh|h|hpp|hxx|inc|rs|s|so[.0-9]*)", re.DOTALL | re.IGNORECASE)
+# Functions of machine code that say only how memory was asked for, by short name.
+_PLUMBING = re.compile(
+    r"torch::(unwind|CapturedTraceback|cuda::gather)|c10::|std::|at::(detail|impl|meta)::|at::TensorIterator"
+    r"|at::(native::|_ops::)?empty|at::_ops::\w+::redispatch|at::(wrapper_|structured_\w+::set_output|create_out)"
+    r"|torch::autograd::(VariableType|Engine|Node|python)::|(?!.*::)"
+)
+_NODE = re.compile(r"torch::autograd::(?:generated::)?(\w+)::apply")
 _NUMBERED = re.compile(r"(<[^>]*>)\.\d+")
 
 
@@ -52,6 +64,7 @@ class Key(NamedTuple):
     line: int
 
 
+MACHINE_CODE = Place(NATIVE, "C++")
 Sites = tuple[Site, ...]
 Keys = tuple[Key, ...]
 
@@ -74,6 +87,7 @@ class Places:
 
     @property
     def knows_projects(self) -> bool:
+        """Whether the folder of any project is known."""
         return bool(self._roots)
 
     def of(self, file: str) -> Place:
@@ -91,6 +105,8 @@ class Places:
             return Place(PROBE, match[1])
         if match := _PACKAGE.fullmatch(file):
             return Place(PACKAGE, match[1])
+        if _NATIVE.fullmatch(file):
+            return MACHINE_CODE
         if _INDUCTOR.fullmatch(file):
             return Place(GENERATED, "torch.compile")
         if match := _NUMBERED.fullmatch(file):
@@ -150,14 +166,41 @@ def _alike(one: str, other: str) -> int:
 
 def sites(stack: Stack, places: Places) -> Sites:
     """A recorded stack, innermost frame first, without the frames that only pass a call on."""
-    return tuple(
-        _site(frame, places) for index, frame in enumerate(stack) if index == 0 or not passes_on(places.of(frame.file))
-    )
+    found = [_site(frame, places) for frame in stack]
+    told = [site for site in found if site.place != MACHINE_CODE] or _operators(found)
+    return tuple(site for index, site in enumerate(told) if index == 0 or not passes_on(site.place))
 
 
 def _site(frame: Frame, places: Places) -> Site:
-    place = places.of(frame.file)
+    if "::" in frame.function or (place := places.of(frame.file)) == MACHINE_CODE:
+        return Site(MACHINE_CODE, _short(frame.function), 0)
     return Site(place, frame.function, 0 if place.repo == GENERATED else frame.line)
+
+
+def _operators(found: Sequence[Site]) -> list[Site]:
+    """Of a stack of machine code what it computes; all of it where nothing tells."""
+    return [site for site in found if not _PLUMBING.match(site.function)] or list(found)
+
+
+def backward_node(stack: Sites) -> str | None:
+    """The node of the autograd graph whose backward pass a stack of machine code is in; None: it is in none."""
+    return next((match[1] for site in stack if (match := _NODE.match(site.function))), None)
+
+
+@lru_cache(maxsize=4096)
+def _short(function: str) -> str:
+    """The name of a C++ function without its return type, template arguments and parameters."""
+    depth, kept = 0, []
+    for letter in function.replace("(anonymous namespace)::", ""):
+        depth += (letter == "<") - (letter == ">" and depth > 0)
+        if depth == 0 and letter != ">":
+            kept.append(letter)
+    return "".join(kept).partition("(")[0].rpartition(" ")[2] or function
+
+
+def place_text(site: Site) -> str:
+    """Where a frame is, for people: `path:line`, without a line where none is known."""
+    return f"{site.place.path}:{site.line}" if site.line else site.place.path
 
 
 def passes_on(place: Place) -> bool:

@@ -213,8 +213,9 @@ def compare(
 def _open(located: Located, imported: Sequence[str], device: int | None) -> Side:
     reading = located.reading
     if reading is not None and reading.outcome not in (Outcome.EXACT, Outcome.CENSORED):
+        why = f", {reading.reason}" if reading.reason else ""
         raise OombisectError(
-            f"{located.label} measured nothing: it is {reading.outcome}, {reading.reason}",
+            f"{located.label} measured nothing: it is {reading.outcome}{why}",
             "Name a probe that ran to its end, or out of memory; `oombisect show` lists a session's probes.",
         )
     try:
