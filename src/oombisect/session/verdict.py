@@ -123,7 +123,7 @@ class Report:
     """Everything a finished session has to say.
 
     `rank_findings`: the ranks of the `good` and the `bad` end beside each other, as docs/json.md has them; None where
-    fewer than two were measured.
+    fewer than two were measured. `config`: what a config diff has to say besides.
     """
 
     session: str
@@ -136,6 +136,7 @@ class Report:
     workload: Mapping[str, Any]
     reproduce: tuple[str, ...]
     rank_findings: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
+    config: Mapping[str, Any] | None = None
 
     @property
     def exit_code(self) -> ExitCode:
@@ -157,6 +158,7 @@ class Report:
             "probes_cached": self.probes_cached,
             "workload": dict(self.workload),
             "reproduce": list(self.reproduce),
+            **({} if self.config is None else {"config": dict(self.config)}),
         }
 
     @classmethod
@@ -173,4 +175,5 @@ class Report:
             workload=data["workload"],
             reproduce=tuple(data["reproduce"]),
             rank_findings=data.get("rank_findings", {}),
+            config=data.get("config"),
         )
