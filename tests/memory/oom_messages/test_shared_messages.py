@@ -1,4 +1,6 @@
-"""Every line of the collection of real messages, against what a person reads in it.
+"""Every line of a collection of real messages, against what a person reads in it.
+
+The collection lies outside of the repository; `texts.py` has messages of all these wordings and more.
 
 Sizes are written as the messages print them, `reserved` where it is printed in total; what is derived is tested below.
 """
@@ -10,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from oombisect.memory.oom_messages import LookAlike, OomRecord, Size, parse_message, read_messages
+from oombisect.memory.oom_messages import OomRecord, Size, parse_message, read_messages
+from tests.memory.oom_messages.expected import Expected, check, check_none
 
 _FILE = Path(__file__).parents[4] / "shared" / "data" / "oom_messages.jsonl"
 _POSSIBLE = "possible"
@@ -111,9 +114,6 @@ EXPECTED: dict[int, tuple[str, dict[str, str | int]]] = {
 }  # fmt: skip
 NONE = {21: "1 EB", 50: "NVSHMEM_MAX_TEAMS", 53: "", 58: "", 59: "format string", 60: "format string"}
 _HOST = {54, 55, 56, 57}
-_PRINTED = (
-    "requested", "capacity", "free", "allocated", "reserved", "unallocated", "private_pools", "allowed", "in_use",
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -129,31 +129,13 @@ def test_every_line_is_expected_to_be_something(messages: list[str]) -> None:
 
 @pytest.mark.parametrize("number", EXPECTED)
 def test_a_message(messages: list[str], number: int) -> None:
-    text = messages[number - 1]
-    (found,) = read_messages([text.encode()])
-    assert isinstance(found, OomRecord)
     source, named = EXPECTED[number]
-    assert found.source == source and found.memory == ("host" if number in _HOST else "device")
-    assert (found.rank, found.device, found.process) == (named.get("rank"), named.get("device"), named.get("process"))
-    assert found.certainty == named.get("certainty", "certain")
-    for name in _PRINTED:
-        if name in named:
-            assert getattr(found, name) == Size.parse(str(named[name])), name
-        elif name not in ("reserved", "unallocated") or "allocated" not in named:
-            assert getattr(found, name) is None, name
-    if source == "pytorch-mps":
-        assert found.non_pytorch == Size.parse(str(named["non_pytorch"]))
-    others = {f"other {use.pid}": use.in_use for use in found.others}
-    assert others == {name: Size.parse(str(size)) for name, size in named.items() if name.startswith("other ")}
+    check(Expected(messages[number - 1], source, named, "host" if number in _HOST else "device"))
 
 
 @pytest.mark.parametrize("number", NONE)
 def test_a_look_alike(messages: list[str], number: int) -> None:
-    found = parse_message(messages[number - 1])
-    if NONE[number]:
-        assert isinstance(found, LookAlike) and NONE[number] in found.why
-    else:
-        assert found is None
+    check_none(messages[number - 1], NONE[number])
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ _CUDA = [
     _wrapped("cuBLAS not initialized", "STATUS_NOT_INIT", r"CUBLAS_STATUS_NOT_INITIALIZED", _S.CUBLAS, _POSSIBLE),
     _wrapped("cuDNN", "CUDNN_STATUS_", r"CUDNN_STATUS_(?:ALLOC_FAILED|INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)"
              r"(?:; ?GPU=(?P<device>\d{1,4}))?", _S.CUDNN),
-    _wrapped("CUDA library", "ALLOC_FAILED", r"(?:CUSOLVER_STATUS|CUSPARSE_STATUS|CUFFT|CURAND_STATUS)_ALLOC(?:ATION)?"
+    _wrapped("CUDA library", "_ALLOC", r"(?:CUSOLVER_STATUS|CUSPARSE_STATUS|CUFFT|CURAND_STATUS)_ALLOC(?:ATION)?"
              r"_FAILED", _S.CUDA_LIBRARY),
     _wrapped("NVSHMEM", "cuMemCreatefailed", r"(?:non-zero status: 2|error status: 2)\S{0,80}? cuMemCreate failed",
              _S.NVSHMEM),
