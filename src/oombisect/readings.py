@@ -110,9 +110,11 @@ class RankReading:
 
     @property
     def allocations(self) -> int:
+        """How many blocks were asked for."""
         return sum(p.allocations for p in self.phases.values())
 
     def to_json(self) -> dict[str, Any]:
+        """Plain values; the contract in docs/json.md."""
         return {
             "rank": self.rank,
             "peak_allocated": self.peak_allocated,
@@ -133,6 +135,7 @@ class RankReading:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RankReading:
+        """A stored reading again, as `to_json` wrote it."""
         return cls(
             rank=data["rank"],
             phases={name: PhaseMetrics(**p) for name, p in data["phases"].items()},
@@ -168,24 +171,30 @@ class Reading:
 
     @property
     def peak_allocated(self) -> int:
+        """The largest of all ranks, bytes; 0 if none measured."""
         return max((r.peak_allocated for r in self.ranks), default=0)
 
     @property
     def peak_reserved(self) -> int:
+        """The largest of all ranks, bytes; 0 if none measured."""
         return max((r.peak_reserved for r in self.ranks), default=0)
 
     @property
     def peak_device(self) -> int:
+        """The largest of all ranks, bytes; 0 if none measured."""
         return max((r.peak_device for r in self.ranks), default=0)
 
     @property
     def external(self) -> int:
+        """The largest of all ranks, bytes; 0 if none measured."""
         return max((r.external for r in self.ranks), default=0)
 
     def with_fits(self, fits: bool | None) -> Reading:
+        """The same, the question of the limit answered."""
         return replace(self, fits=fits)
 
     def to_json(self) -> dict[str, Any]:
+        """Plain values; the contract in docs/json.md."""
         return {
             "outcome": str(self.outcome),
             "is_lower_bound": self.outcome is Outcome.CENSORED,
@@ -210,6 +219,7 @@ class Reading:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Reading:
+        """A stored reading again, as `to_json` wrote it."""
         return cls(
             outcome=Outcome(data["outcome"]),
             reason=data.get("reason") or "",

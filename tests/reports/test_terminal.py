@@ -149,7 +149,8 @@ def test_a_probe_says_why_it_does_not_fit() -> None:
     capacity = {**FRAGMENTED, "class": "capacity", "perfect_allocator_needs": gib(79.5)}
     capacity |= {"perfect_allocator_is_lower_bound": True, "stranded": None}
     text = probe_report(reading(79, 81, fits=False), classification=capacity)
-    assert "no allocator could fit it" in text and "at least 79.50 GiB (simulated)" in text and "error at event" not in text
+    assert "no allocator could fit it" in text and "at least 79.50 GiB (simulated)" in text
+    assert "error at event" not in text
 
 
 @pytest.mark.parametrize(
@@ -184,6 +185,16 @@ def test_the_request_that_failed_is_said_to_be_in_the_sum() -> None:
     assert "with the 4.25 GiB of the request that failed (simulated), and outside PyTorch" in text
     assert "at least 75.50 GiB (simulated)" in text and one.to_json()["is_lower_bound"] is True
     assert reading(75, 81).to_json()["is_lower_bound"] is False
+
+
+def test_of_a_run_that_died_growth_is_at_least() -> None:
+    died = reading(75.51, 81.55, outcome=Outcome.CENSORED, fits=False)
+    grown = replace(CAPACITY, evidence={"censored": True}, crosses_limit=True)
+    report = replace(REPORT, bad=died, verdict=replace(REPORT.verdict, steps=(grown,)))
+    assert "at least -15.39 GiB (simulated) peak allocated" in shown(report, 80, terminal=False).splitlines()[1]
+    creep = replace(report, verdict=replace(REPORT.verdict, kind="creep", steps=()))
+    assert "moved by at least +5.39 GiB" in shown(creep, 80, terminal=False)
+    assert "at least" not in shown(REPORT, 80, terminal=False)
 
 
 def test_sizes_that_are_compared_never_look_alike_unless_they_are() -> None:

@@ -29,6 +29,11 @@ class Edit:
     all: bool = False
 
     def apply(self, root: Path) -> None:
+        """Edit the file below `root`.
+
+        Raises:
+            ValueError: `old` is not there once (with `all`: at least once).
+        """
         path = root / self.file
         text = path.read_text(encoding="utf-8")
         found = text.count(self.old)
@@ -46,6 +51,7 @@ class Write:
     append: bool = False
 
     def apply(self, root: Path) -> None:
+        """Write the file below `root`, and the folders it is in."""
         path = root / self.file
         before = path.read_text(encoding="utf-8") if self.append and path.exists() else ""
         _write(path, before + self.text)
@@ -59,6 +65,7 @@ class Move:
     to: str
 
     def apply(self, root: Path) -> None:
+        """Move the file below `root`, and make the folder it goes to."""
         (root / self.to).parent.mkdir(parents=True, exist_ok=True)
         (root / self.file).rename(root / self.to)
 
@@ -71,6 +78,7 @@ class DropLines:
     line: str
 
     def apply(self, root: Path) -> None:
+        """Rewrite those files below `root` that have the line."""
         for path in sorted((root / self.folder).rglob("*.py")):
             text = path.read_text(encoding="utf-8")
             if self.line in text:

@@ -41,6 +41,7 @@ class Part:
 
     @property
     def count(self) -> int:
+        """How many blocks."""
         return sum(self.sizes.values())
 
 
@@ -77,6 +78,7 @@ class Total:
 
     @property
     def delta(self) -> int:
+        """Bytes, second minus first."""
         return self.second - self.first
 
 

@@ -19,6 +19,7 @@ class Hunk:
 
     @property
     def text(self) -> str:
+        """All of it as git prints it, without a line break at its end."""
         return "\n".join((self.header, *self.lines))
 
 
@@ -36,9 +37,11 @@ class Edit:
     hunk: Hunk = field(repr=False)
 
     def covers_old(self, line: int) -> bool:
+        """Whether an old line, from 1, was changed or deleted by it."""
         return self.old_start <= line < self.old_start + self.old_count
 
     def covers_new(self, line: int) -> bool:
+        """Whether a new line, from 1, was brought by it."""
         return self.new_start <= line < self.new_start + self.new_count
 
 
@@ -77,10 +80,12 @@ class CodeDiff:
 
     @cached_property
     def by_old(self) -> Mapping[str, FileDiff]:
+        """The changed files by the names they had; those that were added have none."""
         return {file.old: file for file in self.files if file.old is not None}
 
     @cached_property
     def by_new(self) -> Mapping[str, FileDiff]:
+        """The changed files by the names they have now; those that were deleted have none."""
         return {file.new: file for file in self.files if file.new is not None}
 
 

@@ -122,10 +122,12 @@ class RankFindings:
 
     @property
     def largest(self) -> RankMemory:
+        """The rank with the largest peak allocated (ties: the lowest rank)."""
         return max(self.ranks, key=lambda r: (r.peak_allocated, -r.rank))
 
     @property
     def smallest(self) -> RankMemory:
+        """The rank with the smallest peak allocated (ties: the lowest rank)."""
         return min(self.ranks, key=lambda r: (r.peak_allocated, r.rank))
 
     @property

@@ -27,6 +27,7 @@ class Lifetimes:
 
     @classmethod
     def of(cls, requests: Requests) -> Lifetimes:
+        """Those of all blocks of `requests`."""
         births = array("i", [-1]) * len(requests.sizes)
         deaths = array("i", [len(requests.ops)]) * len(requests.sizes)
         for index, (op, block) in enumerate(zip(requests.ops, requests.blocks, strict=True)):

@@ -53,7 +53,8 @@ def headline(report: Report) -> str:
     label = simulated(report.bad)
     peak, most = format_apart(report.bad.peak_allocated, verdict.limit_bytes)
     limit = f"{most}{label}"
-    growth = format_delta(verdict.growth.get("allocated", 0))
+    died = Outcome.CENSORED in (report.good.outcome, report.bad.outcome)
+    growth = ("at least " if died else "") + format_delta(verdict.growth.get("allocated", 0))
     if verdict.kind == "culprit":
         main = main_step(report)
         if main is None:
@@ -94,7 +95,8 @@ def _size(step: StepVerdict, label: str) -> str:
         within = f" (± {format_bytes(resolution)})" if resolution else ""
         return f"{format_delta(stranded)}{within}{label} stranded by the allocator"
     name, size = _largest(step)
-    return f"{format_delta(size)}{label} {_METRICS[name]}"
+    bound = "at least " if step.evidence.get("censored") else ""
+    return f"{bound}{format_delta(size)}{label} {_METRICS[name]}"
 
 
 def render(report: Report, console: Console) -> None:
