@@ -92,6 +92,7 @@ def apply_overrides(config: Any, overrides: tuple[str, ...], notes: list[str]) -
     """Applies Hydra-style overrides (`model.seq_length=8192`) with Bridge's own parser of this commit."""
     if not overrides:
         return
+    overrides = tuple(_spelled_out(config, override) for override in overrides)
     for override in overrides:
         _check_key(config, override)
     from megatron.bridge.training.utils import omegaconf_utils as bridge
@@ -112,6 +113,21 @@ def apply_overrides(config: Any, overrides: tuple[str, ...], notes: list[str]) -
     for override in direct:
         _set_directly(config, override)
     _keep_sequence_lengths_equal(config, before, overrides, notes)
+
+
+def _spelled_out(config: Any, override: str) -> str:
+    """An override by the place where its field is kept: some model configurations hold another one (`transformer`) and
+    pass its fields off as their own, which recipes rely on and Bridge's parser does not know."""
+    key = _key_of(override)
+    *path, name = key.split(".")
+    owner = config
+    for part in path:
+        owner = getattr(owner, part, None)
+    if not path or not dataclasses.is_dataclass(owner) or name in _field_names(owner) or not hasattr(owner, name):
+        return override
+    kept = [part for part in _field_names(owner) if dataclasses.is_dataclass(inner := getattr(owner, part, None))
+            and name in _field_names(inner)]  # fmt: skip
+    return override.replace(key, ".".join([*path, kept[0], name]), 1) if kept else override
 
 
 def _set_directly(config: Any, override: str) -> None:

@@ -239,3 +239,36 @@ def test_a_vocabulary_nobody_states_is_asked_for() -> None:
     with pytest.raises(Unresolved, match="vocab_size"):
         data.tokenizer_for(config)
     assert data.tokenizer_for(SimpleNamespace(model=Model(), tokenizer=None)).vocab_size == 1000
+
+
+@dataclass
+class Inner:
+    recompute_granularity: str | None = None
+    seq_length: int = 1
+
+
+@dataclass
+class Outer:
+    """A model configuration that passes the fields of another one off as its own."""
+
+    transformer: Inner = field(default_factory=Inner)
+    seq_length: int = 2048
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "transformer"), name)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("model.recompute_granularity=full", "model.transformer.recompute_granularity=full"),
+        ("model.transformer.recompute_granularity=full", "model.transformer.recompute_granularity=full"),
+        ("model.seq_length=4096", "model.seq_length=4096"),
+        ("model.recompute=full", "model.recompute=full"),
+        ("train.train_iters=3", "train.train_iters=3"),
+        ("peft.dim=3", "peft.dim=3"),
+    ],
+)
+def test_an_override_is_of_the_place_where_the_field_is_kept(written: str, meant: str) -> None:
+    config = SimpleNamespace(model=Outer(), train=Train(), peft=None)
+    assert configuration._spelled_out(config, written) == meant

@@ -221,8 +221,7 @@ def _broken(state: Settings, bad: Settings, group: Group, rules: Sequence[Rule])
 
 
 def _concerns(rule: Rule, group: Group) -> bool:
-    """Whether a key of the group is one of the rule's, or holds one (a whole section)."""
-    return any(name == key or key.startswith(f"{name}.") for name in group.names for key in rule.keys)
+    return any(map(rule.concerns, group.names))
 
 
 def broken_rules(good: Settings, bad: Settings, state: Settings, rules: Sequence[Rule] = RULES) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from typing import Any
 from oombisect.recipes.config_diff import ABSENT, value_at
 
 ENV = "env:"
+# Some model configurations keep most of their fields in another one, and pass them off as their own.
+_MODEL, _INNER = "model.", "model.transformer."
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
@@ -30,8 +32,9 @@ class Settings:
             name = key.removeprefix(ENV)
             own = self.config.get("env_vars") or {}
             return self.env.get(name, own.get(name))
-        value = value_at(self.config, tuple(key.split(".")))
-        return None if value is ABSENT else value
+        places = (key, key.replace(_MODEL, _INNER, 1))
+        values = (value_at(self.config, tuple(place.split("."))) for place in places)
+        return next((value for value in values if value is not ABSENT), None)
 
     def whole(self, key: str, default: int = 1) -> int:
         """A value that must be a whole number to be one."""
@@ -46,6 +49,11 @@ class Rule:
     text: str
     keys: tuple[str, ...]
     holds: Callable[[Settings], bool]
+
+    def concerns(self, name: str) -> bool:
+        """Whether the key of this name is one of them, or is a whole section that holds one."""
+        plain = name.replace(_INNER, _MODEL, 1)
+        return any(key in (name, plain) or key.startswith(f"{name}.") for key in self.keys)
 
 
 def _expandable(settings: Settings) -> bool:

@@ -91,4 +91,4 @@ class _Reader:
         return {TYPE: target, **fields}
 
 
-_MARKS = (_TARGET, _CALL, _PARTIAL, _ARGUMENTS, _NAME)
+_MARKS = (_TARGET, _CALL, _PARTIAL, _ARGUMENTS, _NAME, "_builder_")

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from oombisect.printable import printable
 from oombisect.readings import Outcome, Reading
+from oombisect.reports.config import config_lines
 from oombisect.reports.stranded import stranded_lines
 from oombisect.session.verdict import Report, StepVerdict
 from oombisect.units import format_apart, format_bytes, format_delta
@@ -30,7 +31,8 @@ _CONFIRMED = {
 
 
 def short(point: str) -> str:
-    """Commit ids are shortened, also in the key of a reverted tip (`tip-culprit`); other keys are not."""
+    """Commit ids are shortened, in the keys of reverted tips (`tip-culprit`) and of configs too; other keys are not."""
+    point = re.sub(r"(?<= @)([0-9a-f]{10})[0-9a-f]{30}\b", r"\1", point)
     parts = [part[:10] if re.fullmatch(r"[0-9a-f]{40}", part) else part for part in point.split("-")]
     reverted = len(parts) == 2 and all(len(part) == 10 for part in parts)
     return " without ".join(parts) if reverted else "-".join(parts)
@@ -116,6 +118,10 @@ def render(report: Report, console: Console) -> None:
         for text in evidence_lines(step, label):
             line(f"  {text}")
     line()
+    if report.config is not None:
+        for text in config_lines(report.config, label):
+            line(f"  {text}")
+        line()
     for name, reading in (("good", report.good), ("bad", report.bad)):
         line(f"  {name}: {end_text(reading, report.verdict.limit_bytes)}")
         for text in rank_lines((report.rank_findings.get(name) or {}).get("sentences", ()), label):
@@ -134,12 +140,13 @@ def render(report: Report, console: Console) -> None:
         line(f"  {command}")
 
 
-def steps_table(steps: Iterable[StepVerdict], label: str) -> Table:
+def steps_table(steps: Sequence[StepVerdict], label: str) -> Table:
     """Each step with its sizes; those of needed capacity where probes found it."""
     title = Text(f"sizes of the steps{label}, * crosses the limit", style="dim")
     table = Table(box=None, header_style="dim", show_edge=False, title=title, title_justify="left")
-    for name in ("commit", *_METRICS, "needed", "class"):
-        table.add_column(name, justify="left" if name in ("commit", "class") else "right", no_wrap=True)
+    change = "key" if any(step.repo == "config" for step in steps) else "commit"
+    for name in (change, *_METRICS, "needed", "class"):
+        table.add_column(name, justify="left" if name in (change, "class") else "right", no_wrap=True)
     for step in steps:
         needed = _needed_growth(step)
         table.add_row(

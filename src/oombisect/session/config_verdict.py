@@ -137,7 +137,7 @@ def config_json(facts: Facts, chain: Chain, told: Effected | None, found: Mappin
 
 
 def _together(group: Group, bonds: Iterable[frozenset[str]]) -> dict[str, Any]:
-    rules = [rule.text for rule in RULES if len(group.names & set(rule.keys)) > 1]
+    rules = [rule.text for rule in RULES if sum(map(rule.concerns, group.names)) > 1]
     learned = any(len(group.names & bond) > 1 for bond in bonds)
     return {"keys": sorted(group.names), "because": "states between were rejected" if learned else "; ".join(rules)}
 
@@ -204,6 +204,8 @@ def named_by_key(verdict: Verdict, line: ConfigLine, told: Effected | None) -> V
             "keys": [key.to_json() for key in groups[name].keys],
             "points": {"parent": found.parent, "point": found.point},
         }
+        if not evidence.get("config_changes"):  # a variable: that the configs are the same says nothing
+            evidence.pop("config_changes", None)
         if told is not None and name in told.effects.names:
             evidence["own_effect"] = _effect(told.effects, name)
         return replace(
