@@ -29,10 +29,11 @@ NOWHERE: Final = 0
 BEFORE: Final = -1
 """In place of an operation's index: the state that the trace begins with did not fit."""
 
-_MOST_RANGES: Final = 64
-"""How many expandable segments are looked for that had no memory where they begin: each takes a replay."""
+_MOST_GUESSES: Final = 64
+"""How many things are guessed from where a replay differs from what was recorded: each takes a replay."""
 
-_ALLOC, _RELEASE, _FREE, _COMPLETE = int(Op.ALLOC), int(Op.RELEASE), int(Op.FREE), int(Op.COMPLETE)
+_ALLOC, _RELEASE, _FREE = int(Op.ALLOC), int(Op.RELEASE), int(Op.FREE)
+_EMPTY_CACHE, _CLOSE_POOL = int(Op.EMPTY_CACHE), int(Op.CLOSE_POOL)
 
 
 class ReplayError(ValueError):
@@ -231,31 +232,54 @@ def check(
 def learn(
     requests: Requests, settings: Settings, rules: Rules, *, device_bytes: int, fraction: float | None = None
 ) -> Requests:
-    """The same requests with what the recorded answers tell of the state that the trace begins with.
+    """The same requests with what the recorded answers tell of the state that the trace begins with, and of pools.
 
     That is the order in which its memory was made (`Requests.oldest_first`): where the rules leave it to age which of
     equally large blocks is taken, the recorded one was the oldest. And where expandable segments begin
-    (`Requests.ranges`): memory that was mapped outside of all that are known is part of another one. What the trace
-    does not show stays as it was.
+    (`Requests.ranges`): memory that was mapped outside of all that are known is part of another one. And which pools
+    split no blocks (`Requests.whole_pools`). A guess is kept if more is then as recorded. What the trace does not show
+    stays as it was.
 
     Args:
         settings, rules: those of the recorded run, as far as they are known.
     """
-    if not requests.initial:
+    if not requests.initial and not any(map(bool, requests.pools)):
         return requests
-    for _ in range(_MOST_RANGES):
-        device = _recorded(requests, device_bytes)
-        allocator = GuidedAllocator(settings, rules, fraction=fraction, device=device)
-        run = _Run(requests, allocator, UNBOUNDED)
-        mismatch = _follow(run, device)
-        base = device.unknown_map()
-        if not mismatch or base is None or run.reached < 0:
+    guided, reached, allocator = _guided(requests, settings, rules, device_bytes, fraction)
+    for _ in range(_MOST_GUESSES):
+        if guided is None:
             break
-        block = requests.blocks[run.reached]
-        small = round_up(requests.sizes[block], settings.roundup) <= SMALL_SIZE
-        found = InitialRange(base, requests.streams[block], small, requests.pools[block])
-        requests = replace(requests, ranges=(*requests.ranges, found))
+        further = _guided(guided, settings, rules, device_bytes, fraction)
+        if further[1] <= reached:
+            break
+        requests, (guided, reached, allocator) = guided, further
     return replace(requests, oldest_first=allocator.oldest_first()) if rules.age_decides else requests
+
+
+def _guided(
+    requests: Requests, settings: Settings, rules: Rules, device_bytes: int, fraction: float | None
+) -> tuple[Requests | None, int, GuidedAllocator]:
+    """Follow what was recorded.
+
+    Returns:
+        Where something was other than recorded, the requests with what would explain that, if anything does; the last
+        operation that was followed; the allocator.
+    """
+    device = _recorded(requests, device_bytes)
+    allocator = GuidedAllocator(settings, rules, fraction=fraction, device=device)
+    run = _Run(requests, allocator, UNBOUNDED)
+    if not _follow(run, device) or run.reached < 0 or requests.ops[run.reached] != _ALLOC:
+        return None, run.reached, allocator
+    block = requests.blocks[run.reached]
+    stream, pool = requests.streams[block], requests.pools[block]
+    base = device.unknown_map()
+    if base is not None:
+        small = round_up(requests.sizes[block], settings.roundup) <= SMALL_SIZE
+        ranges = (*requests.ranges, InitialRange(base, stream, small, pool))
+        return replace(requests, ranges=ranges), run.reached, allocator
+    if requests.pool_ids[pool] != DEFAULT_POOL and pool not in requests.whole_pools:
+        return replace(requests, whole_pools=requests.whole_pools | {pool}), run.reached, allocator
+    return None, run.reached, allocator
 
 
 def _recorded(requests: Requests, device_bytes: int) -> RecordedDevice:
@@ -299,7 +323,10 @@ class _Run:
         self.streams = _renumber(requests.streams, self._stream_numbers)
         self.pools = _renumber(requests.pools, self._pool_numbers)
         if any(self._pool_numbers):
-            self.notes.append("private pools are taken for those of CUDA graphs that live to the end")
+            self.notes.append("private pools are taken for those of CUDA graphs, unless the trace shows otherwise")
+        for index in sorted(requests.open_pools | requests.whole_pools):
+            split, graph = index not in requests.whole_pools, index not in requests.open_pools
+            allocator.create_pool(self._pool_numbers[index], graph=graph, split=split)
 
     def begin(self, as_recorded: bool) -> None:
         """Bring the allocator into the state that the trace begins with."""
@@ -372,9 +399,9 @@ class _Run:
                         self.first_oom = self._out_of_memory(index, number)
                     if stop_at_oom:
                         return
-            elif number < 0:
+            elif op >= _EMPTY_CACHE:
                 self.reached = index
-                self.allocator.empty_cache()
+                self._release(op, number)
             elif (block := live[number]) is not None:  # otherwise it was asked for in vain
                 if op == _RELEASE:
                     live[number] = None
@@ -384,6 +411,12 @@ class _Run:
                 else:
                     live[number] = None
                     complete(block)
+
+    def _release(self, op: int, pool: int) -> None:
+        if op == _EMPTY_CACHE:
+            self.allocator.empty_cache()
+        else:
+            self.allocator.release_pool(self._pool_numbers[pool], at_once=op == _CLOSE_POOL)
 
     def _out_of_memory(self, index: int, number: int) -> OutOfMemory:
         requests, stats, settings = self.requests, self.allocator.statistics, self.allocator.settings

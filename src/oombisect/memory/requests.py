@@ -16,7 +16,9 @@ class Op(IntEnum):
     """ALLOC: a block is asked for. RELEASE: it is freed and no stream uses it, so that its memory is free at once.
 
     FREE: it is freed, but a stream still uses it (record_stream, or a graph is being captured). COMPLETE: the streams
-    are done with it, its memory is free. EMPTY_CACHE: torch.cuda.empty_cache(); its block is -1.
+    are done with it, its memory is free. EMPTY_CACHE: torch.cuda.empty_cache(); its block is -1. DROP_POOL: the graphs
+    that used a private pool are gone, so that its memory is given back with other cached memory. CLOSE_POOL: the same
+    of a MemPool, and it is given back at once. In place of a block these have the index of the pool.
     """
 
     ALLOC = 0
@@ -24,6 +26,8 @@ class Op(IntEnum):
     FREE = 2
     COMPLETE = 3
     EMPTY_CACHE = 4
+    DROP_POOL = 5
+    CLOSE_POOL = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +79,12 @@ class Requests:
     `segment_kinds`, `segment_addresses`, `segment_sizes` and `segment_streams`. `unmatched_frees` counts frees of
     memory that nothing here ever allocated: they are left out. `notes` says in words what was inferred or left out.
 
-    What was learned of `initial` from the trace (`oombisect.memory.replay.learn`): `oldest_first` has the addresses of
-    its segments, or of their pieces, in the order in which they were made; `ranges` are expandable segments that begin
-    elsewhere than with their first mapped address.
+    `open_pools` are those that a request may release cached memory for: no pool of a graph that is being captured.
+
+    What was learned from the recorded addresses (`oombisect.memory.replay.learn`): `oldest_first` has the addresses of
+    the segments in `initial`, or of their pieces, in the order in which they were made; `ranges` are expandable
+    segments that begin elsewhere than with their first mapped address; `whole_pools` are those whose blocks are never
+    split (torch.cuda.MemPool(no_split=True)).
     """
 
     ops: bytearray = field(default_factory=bytearray)
@@ -90,6 +97,8 @@ class Requests:
     addresses: array[int] = field(default_factory=lambda: array("Q"))
     stream_ids: tuple[int, ...] = (0,)
     pool_ids: tuple[PoolId, ...] = (DEFAULT_POOL,)
+    open_pools: frozenset[int] = frozenset()
+    whole_pools: frozenset[int] = frozenset()
     initial: tuple[InitialSegment, ...] = ()
     ranges: tuple[InitialRange, ...] = ()
     oldest_first: tuple[int, ...] = ()

@@ -15,7 +15,7 @@ from oombisect.history.records import ReplayRecord
 from oombisect.history.store import Store
 from oombisect.memory.allocator.rules import Rules, guess_rules, rules_for
 from oombisect.memory.allocator.settings import Settings, SettingsError
-from oombisect.memory.replay import NOWHERE, Fidelity, Replay, check, needed, replay
+from oombisect.memory.replay import NOWHERE, Fidelity, Replay, check, learn, needed, replay
 from oombisect.memory.requests import Op, Requests
 from oombisect.memory.snapshots import SnapshotError, load, requests_of
 from oombisect.memory.stacks import Places, place_text, sites
@@ -159,11 +159,14 @@ def open_histories(
     except SettingsError as error:
         raise CannotReplay(f"its allocator settings: {error}") from error
     recorded = [memory for memory in snapshot.devices if len(memory.trace) and device in (None, memory.device)]
-    found = [
-        History(path, snapshot, requests, settings, rules, device_bytes, imported, memory.device, fraction)
-        for memory in sorted(recorded, key=lambda memory: -len(memory.trace))
-        if (requests := requests_of(memory, snapshot)).sizes
-    ]
+    found = []
+    for memory in sorted(recorded, key=lambda memory: -len(memory.trace)):
+        told = requests_of(memory, snapshot)
+        requests = learn(told, settings, rules, device_bytes=device_bytes, fraction=fraction)
+        if requests.sizes:
+            found.append(
+                History(path, snapshot, requests, settings, rules, device_bytes, imported, memory.device, fraction)
+            )
     if not found:
         of = "" if device is None else f" of device {device}"
         raise CannotReplay(

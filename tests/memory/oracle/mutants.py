@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant("private pools are released while in use", MODEL, "for pool in [pool for pool in self._pools.values() if pool.released]:", "for pool in [pool for pool in self._pools.values() if pool.number]:"),
     Mutant("private pools are never released", MODEL, "for pool in [pool for pool in self._pools.values() if pool.released]:", "for pool in ():"),
     Mutant("a private pool is the ordinary one", MODEL, "owner = self._pools.get(pool) or self.pool(pool)", "owner = self._pools[0]"),
-    Mutant("a dropped MemPool keeps its memory", MODEL, "if not pool.graph:\n                self._synchronize", "if False:\n                self._synchronize"),
+    Mutant("a dropped MemPool keeps its memory", MODEL, "if not pool.graph if at_once is None else at_once:\n                self._synchronize", "if False:\n                self._synchronize"),
     Mutant("a dropped MemPool waits for everything", MODEL, "self._synchronize(pool)", "self._synchronize(None)"),
     Mutant("nothing is waited for", MODEL, "for block in [block for block in self._pending if", "for block in [block for block in () if"),
     Mutant("waiting blocks last come first", MODEL, "for block in [block for block in self._pending if", "for block in [block for block in reversed(self._pending) if"),

@@ -153,7 +153,8 @@ class _Adoption:
                 stats.oversize_allocations.add(1)
             if piece.block >= 0:
                 self.live[piece.block] = block
-        home.kind.pool.segments += 1
+        # A pool is forgotten when as many stretches were unmapped as were mapped: how many that were is not known.
+        home.kind.pool.segments += 1 if segment is None else told.size // segment.page
         stats.add_reserved(told.size, small=told.small)
         allocator.device.adopt(told.address, told.size)
         return previous

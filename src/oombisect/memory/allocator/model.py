@@ -144,15 +144,18 @@ class CachingAllocator:
         """Make a private pool: that of graphs, or of a torch.cuda.MemPool."""
         self._pools[number] = Pool(number, graph=graph, split=split)
 
-    def release_pool(self, number: int) -> None:
+    def release_pool(self, number: int, *, at_once: bool | None = None) -> None:
         """The last graph or MemPool object that used a private pool is gone: its free segments may be released.
 
-        Those of a MemPool are, at once.
+        Args:
+            at_once: they are; None: if it is that of a MemPool.
         """
         pool = self._pools.get(number)
         if pool is not None:
+            if not pool.released:  # put it last: PyTorch's hash table decides, but a trace shows in which order
+                self._pools[number] = self._pools.pop(number)
             pool.released = True
-            if not pool.graph:
+            if not pool.graph if at_once is None else at_once:
                 self._synchronize(pool)
                 self._release_pool(pool)
 

@@ -18,6 +18,7 @@ _SEGMENT_KINDS = frozenset(
     map(int, (EventKind.SEGMENT_ALLOC, EventKind.SEGMENT_FREE, EventKind.SEGMENT_MAP, EventKind.SEGMENT_UNMAP))
 )
 _OOM = int(EventKind.OOM)
+_OF_POOLS = frozenset((int(Op.DROP_POOL), int(Op.CLOSE_POOL)))
 _JUST_FREED = bytes([_FREED])
 
 
@@ -77,7 +78,7 @@ class _Pairing:
     def _walk(self) -> None:
         kinds, addresses = self.trace.kinds, self.trace.addresses
         emptied = self.releases.empty_cache if self.failed else self.releases.empty_cache | self.releases.in_vain
-        waited = self.releases.waited
+        waited, given_up = self.releases.waited, self.releases.dropped.keys() | self.releases.closed.keys()
         live, pending = self._live, self._pending
         put, made, first = self._put, self.made, len(self.state.blocks)
         unknown: set[int] = set()  # freed, and never allocated here
@@ -86,6 +87,8 @@ class _Pairing:
         for event, kind in enumerate(kinds):
             if event == completed:
                 continue
+            if event in given_up:
+                self._give_up(event)
             address = addresses[event]
             if kind == _ALLOC:
                 if address in live or address in pending:
@@ -132,6 +135,13 @@ class _Pairing:
         self.blocks.append(block)
         self.events.append(event)
 
+    def _give_up(self, event: int) -> None:
+        """Private pools are no longer used: they are put down by their index in the snapshot."""
+        for pool in self.releases.dropped.get(event, ()):
+            self._put(Op.DROP_POOL, pool, event)
+        if event in self.releases.closed:
+            self._put(Op.CLOSE_POOL, self.releases.closed[event], event)
+
     def _end(self, event: int, address: int) -> None:
         """What is at an address that is allocated anew: its free was not recorded."""
         self.twice += 1
@@ -157,6 +167,7 @@ class _Pairing:
         streams = _Dense([block.stream for block in known], [trace.streams[event] for event in self.made])
         owners = _Dense([block.pool for block in known], [pools[event] for event in self.made], DEFAULT_POOL)
         initial = tuple(self._initial(streams, owners))  # which may name more of both
+        self._number_pools([owners.number(pool) for pool in snapshot.pools])
         segments = [event for event, kind in enumerate(trace.kinds) if kind in _SEGMENT_KINDS]
         of_segments = array("i", [streams.number(trace.streams[event]) for event in segments])
         self._note_releases(notes)
@@ -183,6 +194,7 @@ class _Pairing:
             + array("Q", [trace.addresses[event] if trace.kinds[event] == _ALLOC else 0 for event in self.made]),
             stream_ids=streams.values or (0,),
             pool_ids=owners.values or (DEFAULT_POOL,),
+            open_pools=frozenset(owners.number(snapshot.pools[pool]) for pool in self.releases.served),
             initial=initial,
             segment_kinds=bytearray(trace.kinds[event] for event in segments),
             segment_addresses=array("Q", [trace.addresses[event] for event in segments]),
@@ -192,6 +204,12 @@ class _Pairing:
             unmatched_frees=self.unmatched,
             notes=tuple(notes),
         )
+
+    def _number_pools(self, numbers: Sequence[int]) -> None:
+        """Put down the requests' own numbers of pools, where those of the snapshot are."""
+        for at, op in enumerate(self.ops):
+            if op in _OF_POOLS:
+                self.blocks[at] = numbers[self.blocks[at]]
 
     def _note_releases(self, notes: list[str]) -> None:
         releases = self.releases
