@@ -254,3 +254,9 @@ def test_help_and_version_need_nothing(ground: Ground) -> None:
         done = ground.run(*arguments, code=_CLI, HOME="/nonexistent")
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout
+
+
+def test_the_list_of_commands_is_whole_sentences(ground: Ground) -> None:
+    listed = ground.run("--help", code=_CLI).stdout.split("Commands:\n")[1].splitlines()
+    assert {line.split()[0] for line in listed if line} >= {"run", "config", "probe", "replay", "compare", "explain"}
+    assert all(line.endswith((".", "?")) and not line.endswith("...") for line in listed if line)

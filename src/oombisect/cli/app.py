@@ -18,16 +18,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(run.run)
-app.command("probe")(probe.probe)
-app.command("resume")(resume.resume)
-app.command("sessions")(sessions.sessions)
-app.command("show")(show.show)
-app.command("replay")(replay.replay)
-app.command("compare")(compare.compare)
-app.command("explain")(explain.explain)
-app.command("config")(config.config)
-app.command("demo")(demo.demo)
+app.command("run", short_help="Name the commits that made GPU memory grow, and why.")(run.run)
+app.command("config", short_help="Name the config keys that made GPU memory grow.")(config.config)
+app.command("probe", short_help="Measure one commit; for git bisect run, too.")(probe.probe)
+app.command("resume", short_help="Go on where an interrupted session stopped.")(resume.resume)
+app.command("sessions", short_help="List what was run.")(sessions.sessions)
+app.command("show", short_help="Show a session's verdict and its probes.")(show.show)
+app.command("compare", short_help="Which allocations make up a difference of two peaks.")(compare.compare)
+app.command("replay", short_help="Would a recorded run fit, and with which settings?")(replay.replay)
+app.command("explain", short_help="What the out-of-memory errors of a log prove.")(explain.explain)
+app.command("demo", short_help="See it work on a small repository made on the spot.")(demo.demo)
 
 
 def _version(wanted: bool) -> None:

@@ -23,11 +23,15 @@ Argv = Annotated[
 ]
 Build = Annotated[
     str | None,
-    typer.Option(help="A shell command that builds each commit before COMMAND runs there.", show_default=False),
+    typer.Option(
+        metavar="SHELL", help="A shell command that builds each commit before COMMAND runs there.", show_default=False
+    ),
 ]
 Prepare = Annotated[
     list[str] | None,
-    typer.Option(help="What COMMAND needs on a virtual GPU, e.g. megatron-lm (docs/command.md). Repeatable."),
+    typer.Option(
+        metavar="NAME", help="What COMMAND needs on a virtual GPU, e.g. megatron-lm (docs/command.md). Repeatable."
+    ),
 ]
 UntilExit = Annotated[
     bool, typer.Option("--until-exit", help="Let COMMAND run to its own end, not only --iterations optimizer steps.")

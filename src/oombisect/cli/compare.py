@@ -21,17 +21,18 @@ def compare(
         ),
     ] = "last",
     second: Annotated[
-        str | None, typer.Argument(metavar="[B]", help="What A is compared with.", show_default=False)
+        str | None, typer.Argument(metavar="B", help="What A is compared with.", show_default=False)
     ] = None,
-    by: Annotated[str, typer.Option(help="Group by stack, module or phase.")] = "stack",
-    top: Annotated[int, typer.Option(help="How many of the largest contributors to show.")] = 10,
+    by: Annotated[str, typer.Option(metavar="WHAT", help="Group by stack, module or phase.")] = "stack",
+    top: Annotated[int, typer.Option(metavar="N", help="How many of the largest contributors to show.")] = 10,
     rank: Annotated[
         int | None,
-        typer.Option(help="The rank to compare. Default: that with B's largest peak.", show_default=False),
+        typer.Option(metavar="R", help="The rank to compare. Default: that with B's largest peak.", show_default=False),
     ] = None,
     device: Annotated[
         int | None,
         typer.Option(
+            metavar="N",
             help="Of snapshots of several devices: which one, by its index. Default: the one with the longest history.",
             show_default=False,
         ),
@@ -41,7 +42,9 @@ def compare(
     ] = False,
     repo: Annotated[
         Path | None,
-        typer.Option(help="Where the commits are. Default: the repository that was probed.", show_default=False),
+        typer.Option(
+            metavar="PATH", help="Where the commits are. Default: the repository that was probed.", show_default=False
+        ),
     ] = None,
     megatron: Megatron = None,
     database: Database = None,

@@ -38,13 +38,18 @@ def config(
         list[str] | None,
         typer.Option("--bad-env", metavar="NAME=VALUE", help="As --env, for BAD alone. Repeatable."),
     ] = None,
-    find: Annotated[str, typer.Option(help="regression (memory grew) or improvement (memory fell).")] = "regression",
+    find: Annotated[
+        str, typer.Option(metavar="WHAT", help="regression (memory grew) or improvement (memory fell).")
+    ] = "regression",
     budget: Annotated[
-        int | None, typer.Option(help="Most probes for search and confirmation, ends included.", show_default=False)
+        int | None,
+        typer.Option(metavar="N", help="Most probes for search and confirmation, ends included.", show_default=False),
     ] = None,
     min_step: Annotated[
         str | None,
-        typer.Option(help="Look for no smaller steps, e.g. 256MiB. Default: growth/8.", show_default=False),
+        typer.Option(
+            metavar="SIZE", help="Look for no smaller steps, e.g. 256MiB. Default: growth/8.", show_default=False
+        ),
     ] = None,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Find every step, whatever its size.")] = False,
     database: Database = None,

@@ -18,6 +18,7 @@ Recipe = Annotated[
     str,
     typer.Option(
         "--recipe",
+        metavar="NAME",
         help="The workload: a recipe function of Bridge, or a model and mode such as qwen3_8b_lora.",
         show_default=False,
     ),
@@ -26,6 +27,7 @@ BaseRecipe = Annotated[
     str,
     typer.Option(
         "--recipe",
+        metavar="NAME",
         help="The recipe that a YAML file's or a probe's values are laid over. Default: that of the probe, or of the "
         "other side.",
         show_default=False,
@@ -34,6 +36,7 @@ BaseRecipe = Annotated[
 Gpu = Annotated[
     str | None,
     typer.Option(
+        metavar="GPU",
         help="cuda, virtual:h100-80gb (or another profile) or virtual:81559MiB. "
         "Default: the machine's GPUs, else a virtual H100.",
         show_default=False,
@@ -41,53 +44,75 @@ Gpu = Annotated[
 ]
 Limit = Annotated[
     str | None,
-    typer.Option(help="Memory the run must fit in, e.g. 79.6GiB. Default: the device's capacity.", show_default=False),
+    typer.Option(
+        metavar="SIZE",
+        help="Memory the run must fit in, e.g. 79.6GiB. Default: the device's capacity.",
+        show_default=False,
+    ),
 ]
 Repo = Annotated[
     Path | None,
     typer.Option(
-        help="A Megatron Bridge clone. Default: the current directory, else a clone in the cache.", show_default=False
+        metavar="PATH",
+        help="A Megatron Bridge clone. Default: the current directory, else a clone in the cache.",
+        show_default=False,
     ),
 ]
 Megatron = Annotated[
     Path | None,
-    typer.Option(help="A Megatron-LM clone, if the submodule is not checked out.", show_default=False),
+    typer.Option(metavar="PATH", help="A Megatron-LM clone, if the submodule is not checked out.", show_default=False),
 ]
 Python = Annotated[
     Path | None,
-    typer.Option(help="The Python that trains: probes run in it. Default: oombisect's own.", show_default=False),
+    typer.Option(
+        metavar="PATH", help="The Python that trains: probes run in it. Default: oombisect's own.", show_default=False
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", help="A config override as Bridge writes it, e.g. model.seq_length=2048. Repeatable."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A config override as Bridge writes it, e.g. model.seq_length=2048. Repeatable.",
+    ),
 ]
 Ranks = Annotated[
     str | None,
     typer.Option(
-        help="Ranks to probe, e.g. 0,7. Default: one of each pipeline stage that differs.", show_default=False
+        metavar="R,R,...",
+        help="Ranks to probe, e.g. 0,7. Default: one of each pipeline stage that differs.",
+        show_default=False,
     ),
 ]
 WorldSize = Annotated[
-    int | None, typer.Option(help="Number of ranks of the run. Default: the recipe's own.", show_default=False)
+    int | None,
+    typer.Option(metavar="N", help="Number of ranks of the run. Default: the recipe's own.", show_default=False),
 ]
-Iterations = Annotated[int, typer.Option(help="Training steps of a probe, at least 3.")]
+Iterations = Annotated[int, typer.Option(metavar="N", help="Training steps of a probe, at least 3.")]
 MicroBatches = Annotated[
     int | None,
-    typer.Option(help="Micro-batches of a step. Default: as few as show the full peak.", show_default=False),
+    typer.Option(
+        metavar="N", help="Micro-batches of a step. Default: as few as show the full peak.", show_default=False
+    ),
 ]
-MoeSkew = Annotated[float, typer.Option(help="Tokens of the local experts over balanced routing (virtual GPU).")]
+MoeSkew = Annotated[
+    float, typer.Option(metavar="X", help="Tokens of the local experts over balanced routing (virtual GPU).")
+]
 Env = Annotated[
     list[str] | None,
     typer.Option(
         "--env",
+        metavar="NAME=VALUE",
         help="NAME=VALUE for the probe's environment; or per-lock: Python packages as each commit's uv.lock has them. "
         "Repeatable.",
     ),
 ]
 PER_LOCK = "per-lock"
-TimeLimit = Annotated[float, typer.Option(help="Seconds a probe may take.")]
-HostMemory = Annotated[str, typer.Option(help="Host memory a probe may take.")]
-Database = Annotated[Path | None, typer.Option("--db", help="The SQLite database. Default: in the user's data folder.")]
+TimeLimit = Annotated[float, typer.Option(metavar="SECONDS", help="Seconds a probe may take.")]
+HostMemory = Annotated[str, typer.Option(metavar="SIZE", help="Host memory a probe may take.")]
+Database = Annotated[
+    Path | None, typer.Option("--db", metavar="FILE", help="The SQLite database. Default: in the user's data folder.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout; everything else goes to stderr.")]
 
 

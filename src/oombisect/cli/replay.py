@@ -23,6 +23,7 @@ def replay(
     limit: Annotated[
         str | None,
         typer.Option(
+            metavar="SIZE",
             help="Device memory it must fit in, e.g. 79.6GiB. Default: the memory of --gpu, else the limit of the "
             "probe's session; a bare file has none.",
             show_default=False,
@@ -31,6 +32,7 @@ def replay(
     external: Annotated[
         str | None,
         typer.Option(
+            metavar="SIZE",
             help="Memory of that device outside PyTorch (CUDA context, NCCL), e.g. 2GiB. Default: as the probe "
             "measured; 0 for a bare file.",
             show_default=False,
@@ -39,17 +41,21 @@ def replay(
     alloc_conf: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="CONF",
             help="Settings to try, as in PYTORCH_CUDA_ALLOC_CONF. Repeatable. Default: a table of the usual ones.",
             show_default=False,
         ),
     ] = None,
     rank: Annotated[
         int | None,
-        typer.Option(help="The rank of a probe. Default: the one with the largest peak.", show_default=False),
+        typer.Option(
+            metavar="R", help="The rank of a probe. Default: the one with the largest peak.", show_default=False
+        ),
     ] = None,
     device: Annotated[
         int | None,
         typer.Option(
+            metavar="N",
             help="Of a snapshot of several devices: only this one, by its index. Default: all, in full the one that "
             "needs most.",
             show_default=False,
@@ -58,14 +64,16 @@ def replay(
     gpu: Annotated[
         str | None,
         typer.Option(
-            help="The kind of device: virtual:h100-80gb (or another profile) or virtual:81559MiB. Default: the "
-            "probe's own.",
+            metavar="GPU",
+            help="The device it must fit on: virtual:h100-80gb (or another profile) or virtual:81559MiB. Default: the "
+            "probe's own; of a bare file none is known.",
             show_default=False,
         ),
     ] = None,
     torch: Annotated[
         str | None,
         typer.Option(
+            metavar="RELEASE",
             help="The PyTorch release whose allocator it was, e.g. 2.9. Default: the probe's own, or inferred.",
             show_default=False,
         ),
@@ -73,6 +81,7 @@ def replay(
     fraction: Annotated[
         float | None,
         typer.Option(
+            metavar="X",
             help="What the run gave torch.cuda.set_per_process_memory_fraction: no snapshot tells it. It is a share of "
             "--gpu, or of the probe's device.",
             show_default=False,

@@ -16,22 +16,27 @@ from oombisect.units import parse_bytes
 def run(
     range: Annotated[str, typer.Argument(metavar="GOOD..BAD", help="The range: a good end and a bad one.")],
     request: ProbeRequest,
-    find: Annotated[str, typer.Option(help="regression (memory grew) or improvement (memory fell).")] = "regression",
+    find: Annotated[
+        str, typer.Option(metavar="WHAT", help="regression (memory grew) or improvement (memory fell).")
+    ] = "regression",
     first_parent: Annotated[
         bool, typer.Option("--first-parent/--no-first-parent", help="Take a merge as one change.")
     ] = True,
     path: Annotated[
-        list[str] | None, typer.Option("--path", help="Only commits that touch this path. Repeatable.")
+        list[str] | None, typer.Option("--path", metavar="PATH", help="Only commits that touch this path. Repeatable.")
     ] = None,
     budget: Annotated[
-        int | None, typer.Option(help="Most probes for search and confirmation, ends included.", show_default=False)
+        int | None,
+        typer.Option(metavar="N", help="Most probes for search and confirmation, ends included.", show_default=False),
     ] = None,
     min_step: Annotated[
         str | None,
-        typer.Option(help="Look for no smaller steps, e.g. 256MiB. Default: growth/8.", show_default=False),
+        typer.Option(
+            metavar="SIZE", help="Look for no smaller steps, e.g. 256MiB. Default: growth/8.", show_default=False
+        ),
     ] = None,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Find every step, whatever its size.")] = False,
-    grid: Annotated[int, typer.Option(help="Probe this many evenly spread points first.")] = 0,
+    grid: Annotated[int, typer.Option(metavar="N", help="Probe this many evenly spread points first.")] = 0,
     descend: Annotated[
         bool,
         typer.Option(

@@ -11,7 +11,7 @@ from oombisect.errors import OombisectError
 
 
 def sessions(
-    number: Annotated[int, typer.Option("-n", "--number", help="How many to list.")] = 20,
+    number: Annotated[int, typer.Option("-n", "--number", metavar="N", help="How many to list.")] = 20,
     database: Database = None,
     json: Json = False,
 ) -> None:

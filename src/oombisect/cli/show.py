@@ -11,7 +11,8 @@ from oombisect.cli.options import Database, Json
 
 def show(
     session: Annotated[
-        str, typer.Argument(help="The session, a unique prefix of it, or last: the newest bisection.")
+        str,
+        typer.Argument(metavar="SESSION", help="The session, a unique prefix of it, or last: the newest bisection."),
     ] = "last",
     database: Database = None,
     json: Json = False,
