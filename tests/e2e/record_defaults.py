@@ -37,6 +37,22 @@ def uncut():
     return [torch.empty((11 << 20) + 1, dtype=torch.uint8, device="cuda") for _ in range(1000)]
 
 
+def peaks():
+    """The peaks since they were last reset."""
+    stats = torch.cuda.memory_stats()
+    return {name: stats[f"{name}_bytes.all.peak"] for name in ("allocated", "requested", "reserved")}
+
+
+def with_expandable_segments(program):
+    """The peaks of the program, run once more."""
+    torch.cuda.memory._record_memory_history(enabled=None)
+    torch.cuda.empty_cache()
+    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    torch.cuda.reset_peak_memory_stats()
+    program()
+    return peaks()
+
+
 def stacks(snapshot):
     """A few of the recorded stacks, without this machine's folders."""
     frames = [event["frames"] for event in snapshot["device_traces"][0] if event["action"] == "alloc"]
@@ -60,7 +76,10 @@ if what == "stacks":
     Path(path).write_text(json.dumps(stacks(torch.cuda.memory._snapshot()), indent=0) + "\n")
 else:
     torch.cuda.memory._dump_snapshot(path)
-    stats = torch.cuda.memory_stats()
-    print(json.dumps({name: stats[f"{name}_bytes.all.peak"] for name in ("allocated", "requested", "reserved")}))
+    found = {"default": peaks()}
+    if what == "uncut":
+        del kept
+        found["expandable"] = with_expandable_segments(uncut)
+    print(json.dumps(found))
 sys.stdout.flush()
 os._exit(0)  # torch's threads can abort the interpreter's clean-up

@@ -18,7 +18,7 @@ from oombisect.virtual_gpu.profiles import parse_gpu
 pytestmark = pytest.mark.virtual_gpu
 
 MIB = 1 << 20
-Recorder = Callable[[str, str], tuple[Path, dict[str, int]]]
+Recorder = Callable[[str], tuple[Path, dict[str, dict[str, int]]]]
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +26,9 @@ def record(cache_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Record
     gpu, folder = prepare(Path(sys.executable), cache_home / "oombisect"), tmp_path_factory.mktemp("recordings")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "CUDA_"))}
 
-    def run(what: str, conf: str) -> tuple[Path, dict[str, int]]:
-        path = folder / f"{what}-{conf.partition(':')[0]}.pickle"
-        env = clean | gpu.environment(parse_gpu("virtual:h100-80gb")) | {"PYTORCH_CUDA_ALLOC_CONF": conf}
+    def run(what: str) -> tuple[Path, dict[str, dict[str, int]]]:
+        path = folder / f"{what}.pickle"
+        env = clean | gpu.environment(parse_gpu("virtual:h100-80gb"))
         command = [sys.executable, str(Path(__file__).with_name("record_defaults.py")), what, str(path)]
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, done.stderr
@@ -45,23 +45,23 @@ def oombisect(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def test_what_default_segments_leave_uncut_no_allocator_needs(record: Recorder, tmp_path: Path) -> None:
-    plain, counted = record("uncut", "")
+    path, peaks = record("uncut")
+    counted, cut = peaks["default"], peaks["expandable"]
     assert counted == {"allocated": 12_000 * MIB, "requested": 1000 * (11 * MIB + 1), "reserved": 12_000 * MIB}
-    code, told = oombisect(tmp_path, "replay", str(plain), "--limit", "11500MiB")
+    code, told = oombisect(tmp_path, "replay", str(path), "--limit", "11500MiB")
     assert code == 1 and told["fidelity"]["exact"]
     assert told["perfect"] == {"min_limit_bytes": counted["requested"], "fits": True}
     rows = {row["alloc_conf"]: row for row in told["settings"]}
     assert (rows[""]["fits"], rows["expandable_segments:True"]["fits"]) == (False, True)
-    _, cut = record("uncut", "expandable_segments:True")
     assert cut["requested"] == counted["requested"]
     assert cut["allocated"] < 11_001 * MIB
     assert rows["expandable_segments:True"]["peak_allocated"] == cut["allocated"]
 
 
 def test_recordings_with_cpp_frames_name_python_and_operators(record: Recorder, tmp_path: Path) -> None:
-    path, counted = record("train", "")
+    path, peaks = record("train")
     code, told = oombisect(tmp_path, "compare", str(path), str(path))
-    assert code == 0 and told["second"]["peak_allocated"] == counted["allocated"]
+    assert code == 0 and told["second"]["peak_allocated"] == peaks["default"]["allocated"]
     frames = [entry["second"]["frames"][0] for entry in told["stacks"]]
     assert not any("unwind" in frame["function"] or "CachingAllocator" in frame["function"] for frame in frames)
     assert any(frame["function"] == "__init__" and frame["file"].endswith("linear.py") for frame in frames)

@@ -6,10 +6,21 @@ import pytest
 
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.history.records import SessionState
+from oombisect.readings import Oom, Outcome, PhaseMetrics, RankReading, Reading
+from oombisect.session.bisection import metrics_of
 
 from . import toy
 from .toy import MIB, mib
 from .world import World
+
+
+def test_a_rank_that_died_would_have_had_what_it_held_then_and_what_it_asked_for() -> None:
+    early = PhaseMetrics(allocated_peak=78, reserved_peak=79)
+    late = PhaseMetrics(allocated_peak=70, reserved_peak=79)
+    oom = Oom("step_1", "CUDA out of memory", requested=21, allocated=60)
+    rank = RankReading(0, {"model": early, "step_1": late}, 1, oom)
+    found = metrics_of(Reading(Outcome.CENSORED, ranks=(rank,)))
+    assert (found.allocated, found.reserved) == (81, 81), "not the earlier peak and the request"
 
 
 def test_a_capacity_step_is_named_with_its_size(world: World) -> None:

@@ -188,11 +188,48 @@ def test_probe_classifies_what_does_not_fit(
     assert (code, json.loads(out)["classification"]) == (0, None)
 
 
+UNCUT = 11 * MIB + 1
+"""A block of 12 MiB in a segment of its own: the rest is too small to be cut off, save with expandable segments."""
+
+
+def uncut(count: int, size: int = UNCUT) -> list[tuple[str, str, int]]:
+    """`count` tensors of that size; by default a byte more than fits in 11 MiB."""
+    return [("alloc", f"tensor{n}", size) for n in range(count)]
+
+
+def test_what_is_left_uncut_is_no_capacity_whatever_is_allocated(
+    world: World, tmp_path: Path, calm: None,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    small, large = record(tmp_path / "small.gz", uncut(458, 12 * MIB)), record(tmp_path / "large.gz", uncut(500))
+    cut = record(tmp_path / "cut.gz", uncut(500), "expandable_segments:True")
+    assert (large.requested, large.allocated) == (500 * UNCUT, 6000 * MIB)
+    limit = 5800 * MIB + E
+    fine = small.told(expandable=small.told())
+    worse = large.told(needed=6000 * MIB, expandable=cut.told(needed=5520 * MIB))
+    report = world.run([fine, {**fine, "tag": 1}, {**worse, "tag": 1}, {**worse, "tag": 2}],
+                       probe={"limit_bytes": limit})  # fmt: skip
+    (step,) = report.verdict.steps
+    assert (step.point, step.kind, step.crosses_limit) == (world.shas[2], "fragmentation", True)
+    assert step.evidence["limit_enforced"]["survives_with_expandable_segments"] is True
+    assert step.evidence["classification"]["growth"]["requested"] == 4 * MIB + 500
+
+    code, out = run_cli(capsys, monkeypatch, *probe_arguments(world, limit))
+    found = json.loads(out)["classification"]
+    assert (code, found["class"], found["requested_counted"]) == (1, "fragmentation", True)
+    assert found["perfect_allocator_needs"] == 500 * UNCUT + E <= limit < large.allocated + E
+    assert found["stranded_bytes"] == found["needed_capacity"] - found["perfect_allocator_needs"]
+    assert found["expandable_segments"]["fits_by"] == "peak"
+    code, out = run_cli(capsys, monkeypatch, *probe_arguments(world, 5000 * MIB + E))
+    assert (code, json.loads(out)["classification"]["class"]) == (1, "capacity")
+
+
 def test_replay_command(
     world: World, bad: Recording, calm: None,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    bare = ["replay", str(bad.path), "--db", str(world.folder / "none.sqlite"), "--json"]
+    world.store().close()
+    bare = ["replay", str(bad.path), "--db", str(world.folder / "db.sqlite"), "--json"]
     code, out = run_cli(capsys, monkeypatch, *bare)
     report = json.loads(out)
     rows = {row["alloc_conf"]: row for row in report["settings"]}
