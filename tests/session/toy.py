@@ -2,6 +2,8 @@
 
 The history is a git repository in Bridge's layout whose `memory` folder says what a probe would measure there. The toy
 interpreter answers for `bridge_train.py` by that file, as a process of its own, and is a plain Python otherwise.
+A Megatron-LM submodule may have such a folder too (`megatron/core/memory`): its `added*` files are added to what Bridge
+takes, `together` is what both add if each has it, and `api` must be one of Bridge's `apis`.
 """
 
 from __future__ import annotations
@@ -31,6 +33,14 @@ job = json.loads(Path(sys.argv[2]).read_text())
 parts = (Path(job["source_paths"][0]) / "megatron/bridge/memory").iterdir()
 told = {{part.name: json.loads(part.read_text()) for part in parts}}
 told |= told.get("ranks", {{}}).get(str(job["rank"]), {{}})
+core = Path(job["source_paths"][-1]) / "megatron/core/memory"
+if core.is_dir():
+    core = {{part.name: json.loads(part.read_text()) for part in core.iterdir()}}
+    more = sum(size for name, size in core.items() if name.startswith("added"))
+    more += told.get("together", 0) if core.get("together") else 0
+    told |= {{name: told[name] + more for name in ("allocated", "reserved")}}
+    if core["api"] not in told["apis"]:
+        told["unresolved"] = "ImportError: Megatron-LM has no api of " + str(told["apis"])
 out = Path(job["out"])
 with open({calls!r}, "a") as calls:
     calls.write(json.dumps({{"told": told, "limit": job["limit_bytes"], "env": job["env"]}}) + "\\n")

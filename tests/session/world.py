@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from oombisect.history.store import Store, open_store
+from oombisect.session.measuring import Watcher
 from oombisect.session.request import BisectRequest, ProbeRequest
 from oombisect.session.running import bisect_range
 from oombisect.session.verdict import Report
@@ -35,7 +36,9 @@ class World:
     def store(self) -> Store:
         return open_store(self.folder / "db.sqlite", clock=lambda: datetime(2026, 1, 1, tzinfo=UTC))
 
-    def run(self, memories: list[Any], *, session: str | None = None, **options: Any) -> Report:
+    def run(
+        self, memories: list[Any], *, session: str | None = None, watcher: Watcher | None = None, **options: Any
+    ) -> Report:
         if not self.shas:
             self.shas = toy.history(self.repo, memories)
         probe = {"limit_bytes": 10_000 * MIB, "recipe": toy.RECIPE, **options.pop("probe", {})}
@@ -45,9 +48,11 @@ class World:
             **options,
         )
         with self.store() as store:
+            if session:
+                store.resume_session(session)
             return bisect_range(
-                store, request, watcher=Quiet(), cwd=self.folder, cache=self.folder / "cache", command=("test",),
-                session=session, on_session=lambda _: None,
+                store, request, watcher=watcher or Quiet(), cwd=self.folder, cache=self.folder / "cache",
+                command=("test",), session=session, on_session=lambda _: None,
             )  # fmt: skip
 
     def probes(self) -> list[dict[str, Any]]:

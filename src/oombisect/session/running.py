@@ -16,6 +16,7 @@ from oombisect.session.measuring import CannotProbe, Measurer, Watcher
 from oombisect.session.opening import Workshop, open_workshop, targets_of
 from oombisect.session.reproduce import reproduce_commands
 from oombisect.session.request import BisectRequest
+from oombisect.session.roll import RollDescent
 from oombisect.session.stopping import interrupted_unless_finished
 from oombisect.session.verdict import Report
 
@@ -64,17 +65,16 @@ def bisect_range(
         on_session(session)
         with interrupted_unless_finished(store, session):
             watcher.say(f"session {session}: {len(axis.points)} points, {len(set(axis.groups()))} of them different")
-            bisection = Bisection(
-                store=store,
-                session=session,
-                line=line,
-                measurer=Measurer(store, session, workshop.prober, watcher),
-                options=_options(request, workshop.device.simulated),
-                limit=workshop.limit,
-            )
+            measurer = Measurer(store, session, workshop.prober, watcher)
+            options = _options(request, workshop.device.simulated)
+            limit = workshop.limit
+            bisection = Bisection(store, session, line, measurer, options, limit)
             conclusion = bisection.run()
+            verdict = bisection.verdict(conclusion)
+            if request.descend and isinstance(make, CommitTargets):
+                verdict = RollDescent(store, session, line, make, measurer, options, limit, conclusion).descend(verdict)
             report = bisection.report(
-                bisection.verdict(conclusion),
+                verdict,
                 workload=workshop.prober.workload.to_json() | {"device": workshop.device.name},
                 reproduce=reproduce_commands(conclusion, line, request, workshop),
             )

@@ -1,0 +1,292 @@
+"""Into rolls of Megatron-LM: git, worktrees in worktrees, processes, the store and the search are real."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from oombisect.errors import ExitCode
+from oombisect.session.verdict import Report, StepVerdict
+
+from . import toy
+from .rolls import Rolls, run
+from .toy import MIB
+from .world import Quiet, World
+
+
+@pytest.fixture
+def rolls(world: World) -> Rolls:
+    return Rolls(world.folder)
+
+
+def descents(report: Report) -> list[dict[str, Any]]:
+    return [step.evidence["descent"] for step in report.verdict.steps if "descent" in step.evidence]
+
+
+def allocated(shares: dict[str, dict[str, int]]) -> dict[str, int]:
+    return {part: share["allocated"] // MIB for part, share in shares.items()}
+
+
+def plain(rolls: Rolls) -> None:
+    """A roll that moves the submodule and nothing else; one of its five commits adds 1800 MiB."""
+    rolls.start()
+    for n, size in enumerate((0, 0, 1800, 0, 0), 1):
+        rolls.core(f"m{n}", size)
+    rolls.commit("b1")
+    rolls.commit("roll", pin="m5")
+    rolls.commit("b3")
+
+
+def test_the_commit_of_a_plain_roll_is_named(world: World, rolls: Rolls) -> None:
+    plain(rolls)
+    report = run(world, rolls)
+    assert report.exit_code is ExitCode.CULPRIT
+    (step,) = report.verdict.steps
+    assert step.point == report.verdict.crossing == rolls.ids["roll"] and step.repo == "bridge"
+    (descent,) = descents(report)
+    assert descent["kind"] == "culprit"
+    assert descent["pins"] == {
+        "before": rolls.ids["m0"], "after": rolls.ids["m5"], "move": "forward", "merge_base": None, "commits": 5,
+    }  # fmt: skip
+    assert allocated(descent["shares_bytes"]) == {"bridge": 0, "dependencies": 0, "megatron-lm": 1800}
+    assert descent["interaction_bytes"]["allocated"] == 0
+    assert descent["base"] == {"bridge": rolls.ids["roll"]}
+    assert descent["crossing"] == rolls.ids["m3"]
+    (inner,) = map(StepVerdict.from_json, descent["steps"])
+    assert (inner.point, inner.parent) == (rolls.ids["m3"], rolls.ids["m2"])
+    assert (inner.repo, inner.subject) == ("megatron-lm", "m3")
+    assert inner.delta == {"allocated": 1800 * MIB, "reserved": 1800 * MIB, "external": 0}
+    assert (inner.kind, inner.confirmed, inner.named, inner.crosses_limit) == ("capacity", "yes", True, True)
+    assert "submodule" in step.evidence and "submodule" not in inner.evidence
+
+
+def test_a_roll_without_source_of_bridge_costs_no_corner(world: World, rolls: Rolls) -> None:
+    """Its corners are its two sides, measured already."""
+    plain(rolls)
+    report = run(world, rolls)
+    (descent,) = descents(report)
+    assert [corner["outcome"] for corner in descent["corners"]] == ["exact", "exact"]
+    assert descent["probes"] == 5  # two middles, the commit and its parent afresh, the new pin without it
+    with world.store() as store:
+        assert not [p for p in store.probes(report.session) if p.spec.request == "corner"]
+
+
+def test_no_descent_where_none_is_wanted(world: World, rolls: Rolls) -> None:
+    plain(rolls)
+    assert not descents(run(world, rolls, descend=False))
+
+
+def test_both_parts_of_a_roll_contribute_and_interact(world: World, rolls: Rolls) -> None:
+    rolls.start(apis=[1])
+    rolls.core("m1")
+    rolls.core("m2", 1200, together=True)
+    rolls.core("m3")
+    rolls.commit("b1")
+    rolls.commit("roll", pin="m3", allocated=8600 * MIB, reserved=8700 * MIB, together=200 * MIB)
+    rolls.commit("b3")
+    (descent,) = descents(run(world, rolls))
+    assert allocated(descent["shares_bytes"]) == {"bridge": 700, "dependencies": 0, "megatron-lm": 1300}
+    assert descent["interaction_bytes"]["allocated"] == 200 * MIB
+    old_bridge, old_megatron = descent["corners"]
+    assert (old_bridge["bridge"], old_bridge["megatron-lm"]) == (rolls.ids["b1"], rolls.ids["m3"])
+    assert old_bridge["peak_allocated"] == 9200 * MIB and old_bridge["fits"] is True
+    assert (old_megatron["bridge"], old_megatron["megatron-lm"]) == (rolls.ids["roll"], rolls.ids["m0"])
+    assert old_megatron["peak_allocated"] == 8600 * MIB
+    (inner,) = descent["steps"]
+    assert rolls.name(inner["point"]) == "m2"
+    assert inner["delta_bytes"]["allocated"] == 1400 * MIB  # under the new Bridge
+    assert descent["growth"]["allocated"] == 1400 * MIB
+
+
+def test_a_roll_that_the_old_bridge_cannot_run_is_walked_under_the_new_one(world: World, rolls: Rolls) -> None:
+    rolls.start()
+    rolls.core("m1", 1800)
+    rolls.core("m2", api=2)
+    rolls.commit("roll", pin="m2", apis=[1, 2], allocated=8100 * MIB, reserved=8200 * MIB)
+    rolls.commit("b2")
+    (descent,) = descents(run(world, rolls))
+    assert [corner["outcome"] for corner in descent["corners"]] == ["unresolved", "exact"]
+    assert "no api" in descent["corners"][0]["reason"]
+    assert any("no api" in note for note in descent["notes"]) and any("alone" in note for note in descent["notes"])
+    assert allocated(descent["shares_bytes"]) == {"bridge": 100, "dependencies": 0, "megatron-lm": 1800}
+    assert descent["interaction_bytes"] is None
+    assert descent["base"] == {"bridge": rolls.ids["roll"]}
+    assert [rolls.name(step["point"]) for step in descent["steps"]] == ["m1"]
+
+
+def test_a_roll_that_the_new_bridge_needs_is_walked_under_the_old_one(world: World, rolls: Rolls) -> None:
+    rolls.start(apis=[1, 2])
+    rolls.core("m1", api=2)
+    rolls.core("m2", 1800)
+    rolls.core("m3")
+    rolls.commit("roll", pin="m3", apis=[2])
+    rolls.commit("b2")
+    (descent,) = descents(run(world, rolls))
+    assert [corner["outcome"] for corner in descent["corners"]] == ["exact", "unresolved"]
+    assert descent["base"] == {"bridge": rolls.ids["b0"]}
+    assert [rolls.name(step["point"]) for step in descent["steps"]] == ["m2"]
+
+
+def test_a_roll_that_builds_only_whole_is_blurred_to_the_roll(world: World, rolls: Rolls) -> None:
+    rolls.start()
+    rolls.core("m1", 1800, api=2)
+    rolls.commit("roll", pin="m1", apis=[2])
+    rolls.commit("b2")
+    report = run(world, rolls)
+    assert report.exit_code is ExitCode.CULPRIT
+    (step,) = report.verdict.steps
+    assert step.point == rolls.ids["roll"] and step.named
+    (descent,) = descents(report)
+    assert (descent["kind"], descent["base"], descent["shares_bytes"]) == ("blurred", None, None)
+    assert "steps" not in descent and any("blurred to the roll" in note for note in descent["notes"])
+
+
+def test_where_the_source_of_bridge_did_it_nothing_is_walked(world: World, rolls: Rolls) -> None:
+    rolls.start()
+    rolls.core("m1", 10)
+    rolls.core("m2")
+    rolls.commit("roll", pin="m2", allocated=9790 * MIB, reserved=9890 * MIB)
+    rolls.commit("b2")
+    (descent,) = descents(run(world, rolls))
+    assert descent["kind"] == "not-needed" and "steps" not in descent
+    assert allocated(descent["shares_bytes"]) == {"bridge": 1790, "dependencies": 0, "megatron-lm": 10}
+    assert any("+10.0 MiB" in note and "no descent" in note for note in descent["notes"])
+
+
+def test_what_shows_under_the_old_bridge_alone_is_walked_there(world: World, rolls: Rolls) -> None:
+    """Either part brings the memory, and both together no more than one: the new Bridge hides Megatron-LM's."""
+    rolls.start()
+    rolls.core("m1", 1800, together=True)
+    rolls.core("m2")
+    rolls.commit("roll", pin="m2", allocated=9800 * MIB, reserved=9900 * MIB, together=-1800 * MIB)
+    rolls.commit("b2")
+    (descent,) = descents(run(world, rolls))
+    assert allocated(descent["shares_bytes"]) == {"bridge": 900, "dependencies": 0, "megatron-lm": 900}
+    assert descent["interaction_bytes"]["allocated"] == -1800 * MIB
+    assert descent["base"] == {"bridge": rolls.ids["b0"]}
+    assert [rolls.name(step["point"]) for step in descent["steps"]] == ["m1"]
+
+
+def test_a_sideways_roll_goes_through_the_merge_base(world: World, rolls: Rolls) -> None:
+    rolls.core("m0", api=1)
+    rolls.core("m1")
+    side = rolls.core("s1", 300, branch="side", start=rolls.ids["m0"])
+    rolls.core("m2", 1800)
+    rolls.core("m3")
+    rolls.commit("b0", pin="s1", allocated=8000 * MIB, reserved=8100 * MIB, apis=[1])
+    rolls.commit("roll", pin="m3")
+    rolls.commit("b2")
+    (descent,) = descents(run(world, rolls))
+    assert descent["pins"]["move"] == "sideways" and descent["pins"]["merge_base"] == rolls.ids["m0"]
+    found = {rolls.name(step["point"]): step for step in descent["steps"]}
+    assert found["m2"]["named"] and found["m2"]["delta_bytes"]["allocated"] == 1800 * MIB
+    assert not found["m0"]["named"] and found["m0"]["blurred"] == [side]
+    assert found["m0"]["delta_bytes"]["allocated"] == -300 * MIB
+
+
+def test_what_a_branch_saved_and_a_sideways_roll_lost_is_that_branch_undone(world: World, rolls: Rolls) -> None:
+    rolls.core("m0", api=1)
+    rolls.core("m1")
+    rolls.core("s1", branch="side", start=rolls.ids["m0"])
+    rolls.core("s2", -1800, branch="side")
+    rolls.commit("b0", pin="s2", allocated=9800 * MIB, reserved=9900 * MIB, apis=[1])
+    rolls.commit("roll", pin="m1")
+    rolls.commit("b2")
+    report = run(world, rolls)
+    (descent,) = descents(report)
+    assert descent["kind"] == "blurred"
+    (inner,) = descent["steps"]
+    assert not inner["named"] and inner["blurred"] == [rolls.ids["s1"], rolls.ids["s2"]]
+    assert inner["delta_bytes"]["allocated"] == 1800 * MIB
+
+
+def test_every_named_roll_is_gone_into(world: World, rolls: Rolls) -> None:
+    rolls.start()
+    for n, size in enumerate((0, 700, 0, 900), 1):
+        rolls.core(f"m{n}", size)
+    rolls.commit("first", pin="m2")
+    rolls.commit("between")
+    rolls.commit("second", pin="m4")
+    report = run(world, rolls)
+    found = {rolls.name(s.point): s.evidence["descent"]["steps"] for s in report.verdict.steps if s.named}
+    assert {roll: rolls.name(steps[0]["point"]) for roll, steps in found.items()} == {"first": "m2", "second": "m4"}
+
+
+def test_a_named_step_that_moves_no_submodule_has_no_descent(world: World, rolls: Rolls) -> None:
+    rolls.start()
+    rolls.core("m1")
+    rolls.commit("roll", pin="m1")
+    rolls.commit("grow", allocated=9800 * MIB, reserved=9900 * MIB)
+    report = run(world, rolls)
+    assert [rolls.name(step.point) for step in report.verdict.steps] == ["grow"] and not descents(report)
+
+
+def test_a_budget_covers_what_is_searched_inside_too(world: World, rolls: Rolls) -> None:
+    plain(rolls)
+    report = run(world, rolls, budget=8)
+    (descent,) = descents(report)
+    assert descent["kind"] == "budget" and descent["probes"] == 1
+    assert report.exit_code is ExitCode.CULPRIT
+    plainly = [p for p in world.probes() if not p["limit"] and not p["env"]]
+    assert len(plainly) == 8  # seven to find and confirm the roll
+
+
+class Interrupted(BaseException):
+    pass
+
+
+class Stops(Quiet):
+    """Interrupts as the n-th probe since the descent began is about to start."""
+
+    def __init__(self, after: int) -> None:
+        self.left: int | None = None
+        self.after = after
+
+    def say(self, text: str) -> None:
+        if "going on into that" in text:
+            self.left = self.after
+
+    def probe_started(self, *_: Any) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise Interrupted
+
+
+@pytest.mark.parametrize("after", [0, 3, 6])
+def test_a_descent_that_was_interrupted_goes_on_without_repeating_a_probe(
+    world: World, rolls: Rolls, interrupted_whole: dict[str, Any], after: int
+) -> None:
+    uneven(rolls)
+    with pytest.raises(Interrupted):
+        run(world, rolls, watcher=Stops(after))
+    with world.store() as store:
+        (session,) = store.sessions()
+        before = [p.spec.signature for p in store.probes(session.id) if p.reading]
+    report = run(world, rolls, session=session.id)
+    with world.store() as store:
+        asked = [(p.spec.signature, p.spec.request) for p in store.probes(session.id) if p.reading]
+    assert len(before) < len(asked)
+    assert len(set(asked)) == len(asked), "a finished probe was repeated"
+    assert report.verdict.to_json() == interrupted_whole
+
+
+def uneven(rolls: Rolls) -> None:
+    """A roll of both parts."""
+    rolls.start()
+    for n, size in enumerate((0, 0, 1200, 0), 1):
+        rolls.core(f"m{n}", size)
+    rolls.commit("roll", pin="m4", allocated=8600 * MIB, reserved=8700 * MIB)
+    rolls.commit("b2")
+
+
+@pytest.fixture(scope="module")
+def interrupted_whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `uneven` ends with when nothing disturbs it; the histories are the same to the byte."""
+    folder = tmp_path_factory.mktemp("whole")
+    rolls = Rolls(folder)
+    uneven(rolls)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("oombisect.session.opening.open_device", lambda *_: toy.ToyDevice())
+        return run(World(folder), rolls).verdict.to_json()
