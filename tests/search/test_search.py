@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from oombisect.search import (
+    Censored,
     Delta,
     Exact,
     Infra,
@@ -210,6 +211,20 @@ def test_a_fresh_reading_that_is_none(point, again, kind, confirmed, named):
     _, found = Once(10, {5: Change(allocated=20 * GIB)}, limit=50 * GIB).search()
     (step,) = found.steps
     assert (found.kind, step.confirmed, step.named) == (kind, confirmed, named)
+
+
+@pytest.mark.parametrize("point", [4, 5])
+def test_a_fresh_run_that_died_where_the_first_one_fitted_bears_out_nothing(point):
+    class Shared(World):
+        """Another process takes its part of the card for a while."""
+
+        def answer(self, request):
+            seen = super().answer(request)
+            return Censored(self.metrics(4)) if request == Remeasure(point) else seen
+
+    _, found = Shared(10, {5: Change(allocated=20 * GIB)}).search()
+    (step,) = found.steps
+    assert (found.kind, step.confirmed, step.named) == ("blurred", "refuted", False)
 
 
 def test_the_crossing_is_confirmed_first_and_then_the_largest():

@@ -94,6 +94,11 @@ def test_a_range_of_equal_points_needs_one_probe():
     assert conclude(state).kind == "none"
 
 
+def test_a_range_of_equal_points_has_one_end_to_learn_the_noise_from():
+    state = observe(start(7, Options(noise_bytes=None), groups="aaaaaaa"), Measure(0), SMALL)
+    assert plan(state, 4) == (Remeasure(0),)
+
+
 def test_replaying_the_log_gives_the_same_state():
     world = World(60, {20: Change(allocated=30 * GIB), 40: Change(stranded=12 * GIB)}, broken=frozenset({29, 30, 31}))
     state, conclusion = world.search()

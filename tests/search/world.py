@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
+from itertools import accumulate
 
 from oombisect.search import (
     Censored,
@@ -46,7 +48,14 @@ class Change:
     step_time: int = 0
 
     def __neg__(self) -> Change:
-        return Change(*(-getattr(self, field.name) for field in fields(self)))
+        return Change(*(-part for part in self._parts))
+
+    def __add__(self, other: Change) -> Change:
+        return Change(*map(sum, zip(self._parts, other._parts, strict=True)))
+
+    @property
+    def _parts(self) -> tuple[int, ...]:
+        return tuple(getattr(self, field.name) for field in fields(self))
 
 
 @dataclass
@@ -81,36 +90,42 @@ class World:
         if isinstance(request, Revert):
             if index in self.conflicts or index in self.reverted:
                 return Conflict("does not revert cleanly")
-            return self._reading([c for i, c in self._all().items() if i != index], f"revert {index}")
+            return self._reading(self._so_far[-1] + -self._all.get(index, Change()), f"revert {index}")
         if index in self.lost:
             return Infra("node lost")
         if index in self.broken:
             return Unresolved("does not import")
-        return self._reading([c for i, c in self._all().items() if i <= index], repr(request))
+        return self._reading(self._so_far[index], repr(request))
 
     def metrics(self, index: int) -> Metrics:
         """The truth about a point."""
-        return self._metrics([c for i, c in self._all().items() if i <= index])
+        return self._metrics(self._so_far[index])
 
+    @cached_property
     def _all(self) -> dict[int, Change]:
         return {**self.changes, **{later: -self.changes[point] for point, later in self.reverted.items()}}
 
-    def _metrics(self, changes: list[Change], noise: int = 0, late: int = 0) -> Metrics:
-        allocated = self.base + sum(c.allocated for c in changes) + noise
+    @cached_property
+    def _so_far(self) -> list[Change]:
+        """All changes up to and including each point's."""
+        return list(accumulate(self._all.get(i, Change()) for i in range(self.count)))
+
+    def _metrics(self, change: Change, noise: int = 0, late: int = 0) -> Metrics:
+        allocated = self.base + change.allocated + noise
         return Metrics(
             allocated=allocated,
-            reserved=allocated + GIB + sum(c.stranded for c in changes),
-            external=GIB // 2 + sum(c.external for c in changes),
-            allocations=1000 + sum(c.allocations for c in changes),
-            phases=(("model", 10 * GIB + sum(c.phase for c in changes)), ("step_1", allocated)),
-            needed=allocated + sum(c.needed for c in changes),
-            step_time=1_000_000 + sum(c.step_time for c in changes) + late,
+            reserved=allocated + GIB + change.stranded,
+            external=GIB // 2 + change.external,
+            allocations=1000 + change.allocations,
+            phases=(("model", 10 * GIB + change.phase), ("step_1", allocated)),
+            needed=allocated + change.needed,
+            step_time=1_000_000 + change.step_time + late,
         )
 
-    def _reading(self, changes: list[Change], salt: str) -> Observation:
+    def _reading(self, change: Change, salt: str) -> Observation:
         rng = random.Random(f"{self.seed} {salt}")
         noise, late = (rng.randint(-most, most) if most else 0 for most in (self.noise, self.time_noise))
-        metrics = self._metrics(changes, noise, late)
+        metrics = self._metrics(change, noise, late)
         used = metrics.reserved + metrics.external
         if self.card is not None and used > self.card:
             over = used - self.card if self.death is None else metrics.allocated - self.death

@@ -64,7 +64,8 @@ def unanswered(survey: Survey, step: Interval) -> bool:
 def supported(survey: Survey, step: Interval) -> bool | None:
     """Whether fresh readings of a change and its parent say again what the first ones said; None: not known.
 
-    They do if the fresh change is nearer to the first one than to none at all.
+    They do if the fresh change is nearer to the first one than to none at all; where a run that died left no size, if
+    both lie on the same sides of the limit again.
     """
     state = survey.state
     fresh = [state.fresh.get(run) for run in (step.low, step.high)]
@@ -73,10 +74,13 @@ def supported(survey: Survey, step: Interval) -> bool | None:
     before, after = map(state.told, fresh)
     if before is None or after is None:
         return False
-    if step.censored or isinstance(before, Censored) or isinstance(after, Censored):
-        return not step.flips or crossing_repeats(survey, step)
-    if survey.gain(step) <= survey.epsilon:
-        return not step.flips or crossing_repeats(survey, step)
+    if (
+        step.censored
+        or isinstance(before, Censored)
+        or isinstance(after, Censored)
+        or survey.gain(step) <= survey.epsilon
+    ):
+        return crossing_repeats(survey, step)  # there is no size to compare
     return _share(survey, step, before, after) > 1 / 2
 
 

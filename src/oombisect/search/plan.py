@@ -59,7 +59,7 @@ def unfinished(survey: Survey) -> bool:
 def _ends(survey: Survey) -> list[Request] | None:
     """What the ends still need; None once both are known, an empty list if one cannot be."""
     state = survey.state
-    runs = (0, state.line.end)
+    runs = sorted({0, state.line.end})
     missing = [run for run in runs if state.seen(run) is None]
     if missing:
         return _measures(state, missing)
