@@ -109,7 +109,7 @@ def _sizes(first: str, rows: list[tuple[str, tuple[str, ...]]], console: Console
         console.print(table)
         return
     for name, cells in rows:
-        console.print(Text(name), soft_wrap=True)
+        console.print(Text(f"{first} {name}"), soft_wrap=True)
         for column, cell in zip(_COLUMNS, cells):
             if cell:
                 console.print(Text(f"  {column}: {cell}"), soft_wrap=True)

@@ -69,7 +69,7 @@ def test_frees_of_unknown_memory_are_counted_once() -> None:
     plain["device_traces"][0].insert(0, dict(plain["device_traces"][0][3]))  # contradicts: no state is found
     found = requests(plain)
     assert found.unmatched_frees == 3
-    assert "3 frees of memory that was allocated before the trace are left out" in notes(found)
+    assert "left out: 3 frees of memory that was allocated before the trace" in notes(found)
 
 
 @pytest.mark.parametrize("pending", [False, True])
@@ -145,7 +145,7 @@ def test_stacks_of_frees_are_not_taken_for_those_of_allocations(of_its_own: bool
     (freed,) = [number for op, number in zip(found.ops, found.blocks) if op == Op.RELEASE and number < 2]
     if of_its_own:
         assert found.stacks[freed] == -1
-        assert "is not known: frees have other stacks" in notes(found)
+        assert "frees have stacks of their own: not known is where" in notes(found)
     else:
         assert snapshot.stacks[found.stacks[freed]][0].function == "before"
 
@@ -255,7 +255,7 @@ def test_a_request_that_failed_is_replayed(goes_on: bool) -> None:
     found = requests(out_of_memory(goes_on=goes_on).snapshot())
     assert ops(found) == ["ALLOC 0", "ALLOC 1", "RELEASE 0", "ALLOC 2", *(["RELEASE 2", "ALLOC 3"] if goes_on else [])]
     assert (found.addresses[2], found.sizes[2]) == (0, 150 * MIB)
-    assert "1 requests ran out of memory while it was recorded" in notes(found)
+    assert "1 request ran out of memory while it was recorded" in notes(found)
     assert check(found, Settings(), TORCH_2_9, device_bytes=8 * GIB).exact
     oom = replay(found, Settings(), TORCH_2_9, device_bytes=8 * GIB, limit=200 * MIB).first_oom
     assert oom is not None

@@ -17,6 +17,7 @@ from oombisect.memory.snapshots.formats import snapshot_of
 from oombisect.memory.snapshots.pairing import requests_of
 from oombisect.memory.snapshots.rollback import Contradiction, SizeRules, State, roll_back
 from oombisect.memory.trace import Snapshot
+from oombisect.units import counted
 from tests.memory.snapshots.make_snapshots import GIB, MIB, Moment, Part, Piece, Recording, random_recording
 
 DEFAULT = Settings()
@@ -281,4 +282,4 @@ def test_a_contradiction_is_told_and_frees_of_unknown_memory_are_counted(change:
     assert requests.initial == ()
     assert requests.unmatched_frees == unmatched > 0
     assert any("do not agree with the trace" in note for note in requests.notes)
-    assert f"{unmatched} frees of memory that was allocated before the trace are left out" in requests.notes
+    assert f"left out: {counted(unmatched, 'free')} of memory that was allocated before the trace" in requests.notes

@@ -11,7 +11,7 @@ from oombisect.memory.requests import InitialSegment, Op, Requests
 from oombisect.memory.snapshots.releases import Releases, releases_of
 from oombisect.memory.snapshots.rollback import DEFAULT_RULES, Contradiction, SizeRules, State, roll_back
 from oombisect.memory.trace import DEFAULT_POOL, DeviceMemory, EventKind, PoolId, Snapshot, Trace
-from oombisect.units import format_bytes
+from oombisect.units import counted, format_bytes
 
 _ALLOC, _FREE, _FREED = int(EventKind.ALLOC), int(EventKind.FREE_REQUESTED), int(EventKind.FREE_COMPLETED)
 _SEGMENT_KINDS = frozenset(
@@ -46,8 +46,9 @@ def requests_of(memory: DeviceMemory, snapshot: Snapshot, *, failed: bool = True
                 state = rolled
                 paired = _Pairing(memory.trace, state, releases, failed)
                 held = sum(segment.size for segment in state.segments)
+                segments = counted(len(state.segments), "segment")
                 notes.append(
-                    f"the trace begins with {len(state.blocks)} blocks in {len(state.segments)} segments"
+                    f"the trace begins with {counted(len(state.blocks), 'block')} in {segments}"
                     f" ({format_bytes(held)} reserved), found by rolling the segments back"
                 )
             notes += rolled.notes
@@ -172,12 +173,12 @@ class _Pairing:
         of_segments = array("i", [streams.number(trace.streams[event]) for event in segments])
         self._note_releases(notes)
         if self.unmatched:
-            notes.append(f"{self.unmatched} frees of memory that was allocated before the trace are left out")
+            notes.append(f"left out: {counted(self.unmatched, 'free')} of memory that was allocated before the trace")
         if self.twice:
             notes.append(f"{self.twice} allocations at addresses in use: the frees that the trace lacks are added")
         if self.ooms:
             notes.append(
-                f"{self.ooms} requests ran out of memory while it was recorded"
+                f"{counted(self.ooms, 'request')} ran out of memory while it was recorded"
                 + ("" if self.failed else "; they are left out")
             )
         return Requests(

@@ -15,6 +15,7 @@ from oombisect.memory.allocator.model import SMALL_SEGMENT, SMALL_SIZE, round_up
 from oombisect.memory.allocator.settings import DEFAULT_LARGE_SEGMENT, UNLIMITED
 from oombisect.memory.requests import InitialBlock
 from oombisect.memory.trace import DEFAULT_POOL, DeviceMemory, EventKind, PoolId, Trace
+from oombisect.units import counted
 
 _ALLOC, _FREE, _FREED = int(EventKind.ALLOC), int(EventKind.FREE_REQUESTED), int(EventKind.FREE_COMPLETED)
 _SEGMENT_ALLOC, _SEGMENT_FREE = int(EventKind.SEGMENT_ALLOC), int(EventKind.SEGMENT_FREE)
@@ -295,10 +296,10 @@ def _state(live: dict[int, _Live], ranges: _Ranges, rules: SizeRules, keep_stack
         raise Contradiction("blocks lie outside all segments")
     notes = []
     if guessed:
-        notes.append(f"the sizes of {guessed} blocks from before the trace follow from what was requested")
+        notes.append(f"from what was requested follows the size of {counted(guessed, 'block')} from before the trace")
     if forgotten:
         notes.append(
-            f"where {forgotten} blocks from before the trace were allocated is not known: frees have other stacks"
+            f"frees have stacks of their own: not known is where {counted(forgotten, 'earlier block')} came from"
         )
     return State(tuple(blocks), tuple(segments), tuple(notes))
 
