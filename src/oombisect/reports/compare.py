@@ -13,7 +13,7 @@ from oombisect.memory.difference import Part, Total
 from oombisect.memory.line_map import Hunk
 from oombisect.memory.stacks import PACKAGE, PROBE, PYTHON
 from oombisect.printable import printable
-from oombisect.reports.terminal import short
+from oombisect.reports.points import short
 from oombisect.session.comparing import Comparison, ShownEntry, ShownFrame, Side
 from oombisect.units import counted, format_bytes, format_delta
 

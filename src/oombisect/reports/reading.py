@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from oombisect.readings import Outcome, RankReading, Reading
+from oombisect.reports.points import short
 from oombisect.reports.stranded import stranded_lines
-from oombisect.reports.terminal import METHODS, has_room, rank_lines, short, simulated
+from oombisect.reports.terminal import METHODS, has_room, rank_lines, simulated
 from oombisect.session.single import Probed
 from oombisect.units import format_apart, format_bytes
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from oombisect.errors import ExitCode
 from oombisect.history.records import SessionState, StoredProbe, StoredSession
 from oombisect.printable import printable
-from oombisect.reports.terminal import short
+from oombisect.reports.points import short
 from oombisect.reports.watch import summary
 from oombisect.units import format_bytes
 

@@ -14,6 +14,8 @@ from rich.text import Text
 from oombisect.printable import printable
 from oombisect.readings import Outcome, Reading
 from oombisect.reports.config import config_lines
+from oombisect.reports.descent import descent_lines, main_inside, steps_inside
+from oombisect.reports.points import short
 from oombisect.reports.stranded import stranded_lines
 from oombisect.session.verdict import Report, StepVerdict
 from oombisect.units import format_apart, format_bytes, format_delta
@@ -28,14 +30,6 @@ _CONFIRMED = {
     "refuted": "refuted by a fresh probe",
     "not-tried": "not confirmed",
 }
-
-
-def short(point: str) -> str:
-    """Commit ids are shortened, in the keys of reverted tips (`tip-culprit`) and of configs too; other keys are not."""
-    point = re.sub(r"(?<= @)([0-9a-f]{10})[0-9a-f]{30}\b", r"\1", point)
-    parts = [part[:10] if re.fullmatch(r"[0-9a-f]{40}", part) else part for part in point.split("-")]
-    reverted = len(parts) == 2 and all(len(part) == 10 for part in parts)
-    return " without ".join(parts) if reverted else "-".join(parts)
 
 
 def report_console() -> Console:
@@ -61,10 +55,7 @@ def headline(report: Report) -> str:
         main = main_step(report)
         if main is None:
             return f"No single change can be named; peak allocated moved by {growth}{label}."
-        rest = len(verdict.steps) - 1
-        others = f" {rest} more step{'s' if rest > 1 else ''} below." if rest else ""
-        over = f"and pushed the run over {limit}" if main.crosses_limit else f"against a limit of {limit}"
-        return f'{short(main.point)} "{main.subject}": {_size(main, label)} {over}; {main.kind}.{others}'
+        return _culprit(report, main, label, limit)
     texts = {
         "none": f"No change in memory between the ends: {peak} peak allocated{label}, limit {limit}.",
         "creep": f"Creep: no single change adds much; peak allocated moved by {growth}{label} over "
@@ -74,6 +65,20 @@ def headline(report: Report) -> str:
         "infra": "The probes failed for reasons outside the code; nothing can be named.",
     }
     return texts[verdict.kind]
+
+
+def _culprit(report: Report, main: StepVerdict, label: str, limit: str) -> str:
+    """The sentence that names: the commit of Megatron-LM where one inside a roll did it, and then the roll."""
+    inside = main_inside(main)
+    named, who, roll = main, "", ""
+    rest = len(report.verdict.steps) - 1
+    if inside:
+        named, who, roll = inside, "Megatron-LM ", f' Bridge rolled it in with {short(main.point)} "{main.subject}".'
+        rest += len(steps_inside(main)) - 1
+    others = f" {rest} more step{'s' if rest > 1 else ''} below." if rest else ""
+    over = f"and pushed the run over {limit}" if named.crosses_limit else f"against a limit of {limit}"
+    size = _size(named, label)
+    return f'{who}{short(named.point)} "{named.subject}": {size} {over}; {named.kind}.{roll}{others}'
 
 
 def main_step(report: Report) -> StepVerdict | None:
@@ -88,6 +93,11 @@ def _largest(step: StepVerdict) -> tuple[str, int]:
     allocated = step.delta.get("allocated", 0)
     name, size = max(step.delta.items(), key=lambda item: abs(item[1]), default=("allocated", 0))
     return ("allocated", allocated) if abs(allocated) * 2 >= abs(size) else (name, size)
+
+
+def _metric_words(step: StepVerdict) -> tuple[str, str]:
+    name, _ = _largest(step)
+    return name, _METRICS[name]
 
 
 def _size(step: StepVerdict, label: str) -> str:
@@ -117,6 +127,14 @@ def render(report: Report, console: Console) -> None:
         line(f"\n{short(step.point)} {step.subject}", _STYLE.get(step.kind, ""))
         for text in evidence_lines(step, label):
             line(f"  {text}")
+        for text in descent_lines(step, *_metric_words(step), label):
+            line(f"  {text}")
+        for inside in steps_inside(step):
+            line(f"\n  Megatron-LM {short(inside.point)} {inside.subject}", _STYLE.get(inside.kind, ""))
+            for text in evidence_lines(inside, label):
+                line(f"    {text}")
+        for note in step.evidence.get("descent", {}).get("notes", ()):
+            line(f"  note: {_labelled(note, label)}", "dim")
     line()
     if report.config is not None:
         for text in config_lines(report.config, label):
@@ -147,10 +165,10 @@ def steps_table(steps: Sequence[StepVerdict], label: str) -> Table:
     change = "key" if any(step.repo == "config" for step in steps) else "commit"
     for name in (change, *_METRICS, "needed", "class"):
         table.add_column(name, justify="left" if name in (change, "class") else "right", no_wrap=True)
-    for step in steps:
+    for step, rolled in ((found, outer is not found) for outer in steps for found in (outer, *steps_inside(outer))):
         needed = _needed_growth(step)
         table.add_row(
-            Text(short(step.point) + (" *" if step.crosses_limit else "")),
+            Text(("  Megatron-LM " if rolled else "") + short(step.point) + (" *" if step.crosses_limit else "")),
             *(Text(format_delta(step.delta.get(name, 0))) for name in _METRICS),
             Text("" if needed is None else format_delta(needed)),
             Text(step.kind, style=_STYLE.get(step.kind, "")),

@@ -11,7 +11,8 @@ from rich.status import Status
 from oombisect.printable import printable
 from oombisect.probing.workload import Variation
 from oombisect.readings import Outcome, Reading
-from oombisect.reports.terminal import short, simulated
+from oombisect.reports.points import short
+from oombisect.reports.terminal import simulated
 from oombisect.session.measuring import Measured, Target
 from oombisect.units import format_bytes
 

@@ -1,0 +1,77 @@
+"""What was found inside a roll of Megatron-LM, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from oombisect.reports.points import short
+from oombisect.session.verdict import StepVerdict
+from oombisect.units import format_bytes, format_delta
+
+PARTS = {"megatron-lm": "Megatron-LM", "bridge": "Bridge's source", "dependencies": "dependencies"}
+_MOVES = {"sideways": "sideways, ", "back": "back, "}
+
+
+def steps_inside(step: StepVerdict) -> tuple[StepVerdict, ...]:
+    """The steps that were found inside a roll; none where the step is no roll or nothing was walked."""
+    return tuple(StepVerdict.from_json(found) for found in step.evidence.get("descent", {}).get("steps", ()))
+
+
+def main_inside(step: StepVerdict) -> StepVerdict | None:
+    """The commit of Megatron-LM that a roll is to be named by: its largest named one, if Megatron-LM did most of it."""
+    shares = step.evidence.get("descent", {}).get("shares_bytes") or {}
+    named = [found for found in steps_inside(step) if found.named]
+    if not named or not _most(shares):
+        return None
+    crossing = next((found for found in named if found.crosses_limit), None)
+    return crossing or max(named, key=lambda found: max(map(abs, found.delta.values())))
+
+
+def _most(shares: Mapping[str, Mapping[str, int]]) -> bool:
+    """Whether Megatron-LM's share is at least as large as that of all else; taken to be so where none is known."""
+    sizes = {part: max((abs(size) for size in share.values()), default=0) for part, share in shares.items()}
+    mine = sizes.pop("megatron-lm", 0)
+    return mine >= sum(sizes.values())
+
+
+def descent_lines(step: StepVerdict, metric: str, words: str, label: str) -> list[str]:
+    """How a roll was split and where it was walked, a line each.
+
+    Args:
+        metric: which sizes to tell, called `words`.
+        label: follows every size.
+    """
+    descent: Mapping[str, Any] = step.evidence.get("descent", {})
+    if not descent:
+        return []
+    lines = []
+    if shares := descent.get("shares_bytes"):
+        fixed = descent["environment"]["held_fixed"]
+        told = [
+            f"{name} {format_delta(shares[part][metric])}"
+            for part, name in PARTS.items()
+            if part != "dependencies" or not fixed
+        ]
+        together = (descent.get("interaction_bytes") or {}).get(metric, 0)
+        more = f", of which {format_delta(together)} only together" if together else ""
+        lines.append(f"shares of {words}: {', '.join(told)}{more}{label}")
+    lines += [_corner(corner, label) for corner in descent.get("corners", ())]
+    if descent.get("base"):
+        pins = descent["pins"]
+        how = _MOVES.get(pins.get("move", ""), "")
+        lines.append(
+            f"Megatron-LM {short(pins['before'])}..{short(pins['after'])}: {how}{pins.get('commits', 0)} commits,"
+            f" walked under Bridge {short(descent['base']['bridge'])}"
+        )
+    return lines
+
+
+def _corner(corner: Mapping[str, Any], label: str) -> str:
+    where = f"in the environment of {short(corner['environment'])} " if corner.get("environment") else ""
+    name = f"Bridge {short(corner['bridge'])} {where}with Megatron-LM {short(corner['megatron-lm'])}"
+    if corner["peak_allocated"] is None:
+        return f"{name}: {corner['outcome']}: {corner['reason']}"
+    fits = {True: "; fits", False: "; does not fit", None: ""}[corner["fits"]]
+    bound = ">= " if corner["outcome"] == "censored" else ""
+    return f"{name}: {bound}{format_bytes(corner['peak_allocated'])} peak allocated{label}{fits}"
