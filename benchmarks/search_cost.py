@@ -2,17 +2,18 @@
 
 Histories are drawn at random from a seed, so the tables of docs/search.md can be printed again:
 
-    python benchmarks/search_cost.py [--histories 1000] [--seed 1]
+    python benchmarks/search_cost.py [--histories 200] [--seed 1]
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, product
 
 from oombisect.search import (
     Conclusion,
@@ -112,28 +113,73 @@ def percent(hits: Sequence[bool]) -> str:
     return f"{100 * sum(hits) / len(hits):.0f} %"
 
 
-def names_and_costs(draw: Callable[[int], list[History]], falls: float) -> None:
+COUNTS = (256, 512, 2048)
+STEPS = (1, 2, 3, 5, 8)
+BLIND = 10  # histories of a boolean bisection for each of a search: it is quick, and a share wants many
+
+
+def halvings(count: int, steps: int) -> float:
+    """The exact mean of probes that halving takes for `steps` changes, at random among `count` points.
+
+    An interval is halved if it holds a step, so this is the sum of the chances of that over the whole tree.
+    """
+    changes = count - 1
+    widths, tree = [changes], []
+    while widths:
+        widths = [width for width in widths if width > 1]
+        tree += widths
+        widths = [half for width in widths for half in (width // 2, width - width // 2)]
+    return 2 + sum(1 - math.comb(changes - width, steps) / math.comb(changes, steps) for width in tree)
+
+
+def blind(histories: Sequence[History]) -> tuple[float, str]:
+    """A boolean bisection of each: mean probes, and how often it names the largest change."""
+    plain = [boolean_bisection(history) for history in histories]
+    hits = [commit == history.largest for (commit, _), history in zip(plain, histories, strict=True)]
+    return mean(probes for _, probes in plain), percent(hits)
+
+
+def seeing(histories: Sequence[History], options: Options) -> tuple[float, float, str]:
+    """A search of each: mean probes to find, with confirmation, and how often it names the largest change."""
+    runs = [search(history, options) for history in histories]
+    hits = [top(found) == history.largest for (_, found, _), history in zip(runs, histories, strict=True)]
+    found = mean(sum(isinstance(request, Measure) for request, _ in state.log) for state, _, _ in runs)
+    return found, mean(state.probes for state, _, _ in runs), percent(hits)
+
+
+def all_found(seed: int, times: int) -> None:
     rows = []
-    for steps in (1, 2, 3, 5, 8):
-        histories = draw(steps)
-        plain = [boolean_bisection(history) for history in histories]
-        row: list[object] = [
-            steps,
-            mean(probes for _, probes in plain),
-            percent([commit == history.largest for (commit, _), history in zip(plain, histories)]),
-        ]
-        for options in (Options(), Options(exhaustive=True)):
-            runs = [search(history, options) for history in histories]
-            row += [
-                mean(sum(isinstance(request, Measure) for request, _ in state.log) for state, _, _ in runs),
-                mean(state.probes for state, _, _ in runs),
-                percent([top(found) == history.largest for (_, found, _), history in zip(runs, histories)]),
-            ]
-        rows.append(row)
-    what = "all up" if not falls else f"{falls:.0%} of them down"
+    for count, steps in product(COUNTS, STEPS):
+        rng = random.Random(seed)
+        histories = [History.drawn(rng, count, steps) for _ in range(BLIND * times)]
+        found, confirmed, hits = seeing(histories[:times], Options(exhaustive=True))
+        rows.append((count, steps, *blind(histories), found, halvings(count, steps), confirmed, hits))
+    table(
+        "K steps of 0.5 to 8 GiB, all up, a limit anywhere between the ends",
+        (
+            "commits",
+            "K",
+            "boolean: probes",
+            "names the largest",
+            "oombisect: probes to find all K",
+            "mean of perfect halving",
+            "with confirmation",
+            "names the largest",
+        ),
+        rows,
+    )
+
+
+def by_default(seed: int, times: int, falls: float) -> None:
+    rows = []
+    for steps in STEPS:
+        rng = random.Random(seed)
+        histories = [History.drawn(rng, 256, steps, falls if steps > 1 else 0) for _ in range(BLIND * times)]
+        searches = [seeing(histories[:times], options) for options in (Options(), Options(exhaustive=True))]
+        rows.append((steps, *blind(histories), *searches[0], *searches[1]))
     ours = ("probes", "with confirmation", "names the largest")
     table(
-        f"256 commits, K steps of 0.5 to 8 GiB, {what}, a limit anywhere between the ends",
+        f"256 commits, {f'{falls:.0%} of the steps down' if falls else 'all steps up'}, where it stops by default",
         (
             "K",
             "boolean: probes",
@@ -151,23 +197,20 @@ def top(found: Conclusion) -> int | None:
     return max(named, key=lambda step: step.delta.device).index if named else None
 
 
-def parallel_rounds(histories: Sequence[History]) -> None:
+def parallel_rounds(seed: int, times: int) -> None:
     rows = []
-    for jobs in (1, 2, 4, 8):
-        runs = [search(history, Options(confirm=False), jobs) for history in histories]
-        rows.append(
-            (
-                jobs,
-                mean(rounds for _, _, rounds in runs),
-                mean(state.probes for state, _, _ in runs),
-            )
-        )
-    table("256 commits, one step, probes side by side", ("at once", "rounds", "probes"), rows)
+    for count in COUNTS:
+        rng = random.Random(seed)
+        histories = [History.drawn(rng, count, 1) for _ in range(times)]
+        for jobs in (1, 2, 4, 8):
+            runs = [search(history, Options(confirm=False), jobs) for history in histories]
+            rows.append((count, jobs, mean(rounds for *_, rounds in runs), mean(state.probes for state, *_ in runs)))
+    table("One step, probes side by side", ("commits", "--jobs", "rounds", "probes"), rows)
 
 
 def creep(rng: random.Random, times: int) -> None:
     rows = []
-    for count in (256, 512, 2048):
+    for count in COUNTS:
         costs, crossed, kinds = [], [], []
         for _ in range(times):
             changes = [rng.randrange(2 * 16 * GIB // count) for _ in range(count - 1)]
@@ -232,21 +275,16 @@ def planning(rng: random.Random) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--histories", type=int, default=1000, help="histories for each row (default: %(default)s)")
+    parser.add_argument("--histories", type=int, default=200, help="histories for each row (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of all histories (default: %(default)s)")
     options = parser.parse_args()
     times = options.histories
+    all_found(options.seed, times)
     for falls in (0.0, 0.25):
-        rng = random.Random(options.seed)
-        names_and_costs(
-            lambda steps, rng=rng, falls=falls: [
-                History.drawn(rng, 256, steps, falls if steps > 1 else 0) for _ in range(times)
-            ],
-            falls,
-        )
+        by_default(options.seed, times, falls)
+    parallel_rounds(options.seed, times)
     rng = random.Random(options.seed)
-    parallel_rounds([History.drawn(rng, 256, 1) for _ in range(times)])
-    creep(rng, max(1, times // 10))
+    creep(rng, max(1, times // 4))
     broken(rng, times)
     relevance(rng, times)
     planning(rng)

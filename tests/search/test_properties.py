@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -460,7 +461,15 @@ def test_steps_cost_their_halvings(count: int, sizes: dict[int, int], limit: int
     world = World(count, {i: Change(allocated=n * GIB) for i, n in sizes.items() if i < count}, limit=limit * GIB)
     state, found = Case(world).search(Options(exhaustive=True, confirm=False))
     assert {step.index for step in found.steps} == set(world.changes)
-    assert probes(state) <= bound(count, len(world.changes))
+    assert probes(state) == 2 + halvings(0, count - 1, world.changes) <= bound(count, len(world.changes))
+
+
+def halvings(low: int, high: int, steps: Collection[int]) -> int:
+    """How often halving cuts, if it cuts what holds a step and nothing else."""
+    if high - low == 1 or not any(low < step <= high for step in steps):
+        return 0
+    middle = (low + high) // 2
+    return 1 + halvings(low, middle, steps) + halvings(middle, high, steps)
 
 
 @settings(max_examples=60, deadline=None)
