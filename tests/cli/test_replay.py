@@ -66,6 +66,8 @@ def test_the_exit_code_says_whether_it_fits(
     assert told.document["settings"][0]["min_limit_bytes"] == NEEDED
     assert (told.document["first_oom"] is None) == (code == 0)
     assert ("first out-of-memory error" in said.out) == (code == 1)
+    if code == 1:  # what does not fit never looks like the limit
+        assert "limit 5.271 GiB" in said.out and " 5.273 GiB " in said.out
 
 
 def test_external_memory_counts_and_may_be_none(command: Command, file: Path) -> None:

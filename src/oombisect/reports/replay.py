@@ -11,7 +11,7 @@ from oombisect.reports.stranded import failure_lines
 from oombisect.reports.terminal import has_room
 from oombisect.session.replay_report import ReplayReport, Row
 from oombisect.session.replaying import History
-from oombisect.units import counted, format_bytes
+from oombisect.units import counted, format_apart, format_bytes
 
 _COLUMNS = ("peak allocated", "peak reserved", "needed capacity", "fits")
 _SO_FAR, _NONE = "so far", "none"
@@ -35,10 +35,12 @@ def render_replay(report: ReplayReport, console: Console) -> None:
         line(f"  with a memory fraction of {history.fraction:g}")
     if report.limit is not None:
         outside = format_bytes(report.external)
-        line(f"  limit {format_bytes(report.limit)}, of which {outside} are taken outside PyTorch{label}")
+        needs = [need for row in (*report.rows, *report.devices) if (need := report.needs(row)) is not None]
+        limit = max((format_apart(report.limit, need)[0] for need in (*needs, report.perfect)), key=len)
+        line(f"  limit {limit}, of which {outside} are taken outside PyTorch{label}")
     line(f"  computed by replay{label}; needed capacity is the smallest device it survives on", "dim")
     named = [(_name(row), _cells(row, report)) for row in report.rows if not row.answer.refused]
-    perfect = format_bytes(report.perfect) if history.complete else f"at least {format_bytes(report.perfect)}"
+    perfect = ("" if history.complete else "at least ") + _beside_limit(report.perfect, report)
     named.append(("a perfect allocator", ("", "", perfect, _fits(report.perfect_fits, report, history))))
     _sizes("settings", named, console)
     if any(_SO_FAR in cells for _, cells in named):
@@ -82,12 +84,15 @@ def _device(row: Row) -> str:
 def _cells(row: Row, report: ReplayReport) -> tuple[str, ...]:
     shown, need = row.answer.unlimited, report.needs(row)
     assert shown is not None  # refused ones are no rows of the table
-    sizes = (shown.peak_allocated, shown.peak_reserved, need)
     bound = "at least " if row.is_lower_bound else ""
-    return (
-        *(_NONE if size is None else f"{bound}{format_bytes(size)}" for size in sizes),
-        _fits(row.fits, report, row.history),
-    )
+    peaks = (f"{bound}{format_bytes(size)}" for size in (shown.peak_allocated, shown.peak_reserved))
+    needed = _NONE if need is None else f"{bound}{_beside_limit(need, report)}"
+    return (*peaks, needed, _fits(row.fits, report, row.history))
+
+
+def _beside_limit(size: int, report: ReplayReport) -> str:
+    """A size that is compared with the limit: it looks like it only if it is the same."""
+    return format_bytes(size) if report.limit is None else format_apart(size, report.limit)[0]
 
 
 def _fits(fits: bool | None, report: ReplayReport, history: History) -> str:
