@@ -427,6 +427,31 @@ def test_a_spike_is_no_culprit(count: int, data: st.DataObject) -> None:
             assert any(turn == spike for turn in found.non_monotone)
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(10, 50), st.data())
+def test_up_down_and_up_again(count: int, data: st.DataObject) -> None:
+    """Sentinels closer together than the fix came after the regression: all are found, the last is named."""
+    first = data.draw(st.integers(1, count - 3), "regression")
+    fixed = data.draw(st.integers(first + 1, count - 2), "fix")
+    again = data.draw(st.integers(fixed + 1, count - 1), "regression again")
+    apart = min(fixed - first, again - fixed)
+    size = data.draw(st.integers(1, 9), "GiB")
+    world = World(
+        count,
+        {first: Change(allocated=size * GIB), again: Change(allocated=4 * GIB)},
+        reverted={first: fixed},
+        limit=43 * GIB,
+    )
+    _, found = Case(world, parallel=data.draw(st.integers(1, 4))).search(
+        Options(grid=count // apart + 1, exhaustive=data.draw(st.booleans()), min_step_bytes=GIB)
+    )
+    assert {s.index: s.confirmed for s in found.steps} == {first: "superseded", fixed: "not-tried", again: "yes"}
+    assert (found.kind, found.crossing) == ("culprit", again)
+    assert [step.index for step in found.steps if step.named] == [again]
+    turns = [sum(turn >= point for point in (first, fixed, again)) for turn in found.non_monotone]
+    assert turns == [1, 2]
+
+
 # What it costs at most
 
 
