@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -13,6 +14,7 @@ from oombisect.search import (
     Conclusion,
     Delta,
     Exact,
+    Measure,
     Metrics,
     Observation,
     Options,
@@ -40,7 +42,7 @@ class ConfigWorld:
     """`count` keys. `adds`: bytes of single keys; `together`: bytes of pairs once both are at bad's value.
 
     `needs`: a state with the first key at bad's value and the second at good's is rejected. `asked`: the states that
-    were probed, each as the keys at bad's value; `rejected` those of them that were.
+    were probed, each as the keys at bad's value; `rejected` those of them that were. `counts`: probes by request.
     """
 
     count: int
@@ -52,6 +54,7 @@ class ConfigWorld:
     asked: list[frozenset[str]] = field(default_factory=list)
     rejected: list[frozenset[str]] = field(default_factory=list)
     rounds: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
 
     @property
     def good(self) -> Settings:
@@ -139,6 +142,8 @@ class ConfigWorld:
         return frozenset(f"model.{k}" for k, v in settings.config["model"].items() if v == "bad") in self.asked
 
     def _answer(self, chain: Chain, states: Sequence[Settings], request: Request) -> Observation:
+        if not (isinstance(request, Measure) and self._was_asked(states[request.index])):
+            self.counts[type(request).__name__] += 1
         if isinstance(request, Revert):
             return self.read(self.without(chain, {chain.groups[request.index - 1].name}))
         return self.read(states[request.index])
