@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
 
-from oombisect.errors import ExitCode
+from oombisect.errors import ExitCode, OombisectError
+from oombisect.repo.bridge import open_repository
+from oombisect.session.request import ProbeRequest
+from oombisect.session.single import probe_commit
 from oombisect.session.verdict import Report, StepVerdict
 
 from . import toy
@@ -70,6 +74,38 @@ def test_a_roll_without_source_of_bridge_costs_no_corner(world: World, rolls: Ro
     assert descent["probes"] == 5  # two middles, the commit and its parent afresh, the new pin without it
     with world.store() as store:
         assert not [p for p in store.probes(report.session) if p.spec.request == "corner"]
+
+
+def test_the_commands_that_reproduce_a_roll_measure_what_the_session_did(world: World, rolls: Rolls) -> None:
+    plain(rolls)
+    report = run(world, rolls)
+    inside = [shlex.split(command) for command in report.reproduce if "--megatron-commit" in command]
+    assert [words[2] for words in inside] == [rolls.ids["roll"][:12]] * 2
+    commits = [words[words.index("--megatron-commit") + 1] for words in inside]
+    assert commits == [rolls.ids["m2"][:12], rolls.ids["m3"][:12]]
+    before = len(world.probes())
+    request = ProbeRequest(recipe=toy.RECIPE, repo=str(world.repo), python=str(world.python), limit_bytes=10_000 * MIB)
+    for commit, size in (("m2", 8000), ("m3", 9800)):
+        with world.store() as store:
+            probed = probe_commit(
+                store, rolls.ids["roll"], request, watcher=Quiet(), cwd=world.folder, cache=world.folder / "cache",
+                command=("test",), megatron=rolls.ids[commit][:12],
+            )  # fmt: skip
+        assert probed.reading.peak_allocated == size * MIB
+        assert probed.point == f"{rolls.ids['roll']}+{rolls.ids[commit]}"
+    with world.store() as store:
+        assert not [p for s in store.sessions() if s.spec.kind == "probe" for p in store.probes(s.id)]  # all were known
+    assert len(world.probes()) <= before + 1  # why the larger one does not fit
+
+
+def test_a_commit_of_megatron_lm_that_is_none(world: World, rolls: Rolls) -> None:
+    rolls.start()
+    repository = open_repository(rolls.bridge.path, world.folder, world.folder / "cache")
+    assert repository.resolve_megatron("main", rolls.ids["m0"][:8]) == rolls.ids["m0"]
+    for name in ("deadbeef", "main", "--all", "f" * 40):
+        with pytest.raises(OombisectError, match=name[:12]) as told:
+            repository.resolve_megatron("main", name)
+        assert "--megatron" in told.value.way_out
 
 
 def test_no_descent_where_none_is_wanted(world: World, rolls: Rolls) -> None:

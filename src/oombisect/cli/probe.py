@@ -16,6 +16,10 @@ def probe(
     request: ProbeRequest,
     revision: Annotated[str, typer.Argument(metavar="REV", help="The commit to probe.")] = "HEAD",
     fresh: Annotated[bool, typer.Option("--fresh", help="Probe even if this was measured before.")] = False,
+    megatron_commit: Annotated[
+        str | None,
+        typer.Option(help="Lay this commit of Megatron-LM out in the place of the one REV pins.", show_default=False),
+    ] = None,
     database: Database = None,
     json: Json = False,
 ) -> None:
@@ -28,4 +32,4 @@ def probe(
     """
     from oombisect.cli.probing_of import probe_once
 
-    probe_once(revision, request, database, fresh=fresh, as_json=json)
+    probe_once(revision, request, database, fresh=fresh, as_json=json, megatron=megatron_commit)

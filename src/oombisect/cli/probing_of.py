@@ -15,7 +15,15 @@ from oombisect.session.request import ProbeRequest
 from oombisect.session.single import probe_commit
 
 
-def probe_once(revision: str, request: ProbeRequest, database: Path | None, *, fresh: bool, as_json: bool) -> NoReturn:
+def probe_once(
+    revision: str,
+    request: ProbeRequest,
+    database: Path | None,
+    *,
+    fresh: bool,
+    as_json: bool,
+    megatron: str | None = None,
+) -> NoReturn:
     """Probe, print, exit as `git bisect run` expects."""
     with open_store(database or default_database(), clock=clock) as store:
         watcher = stderr_watcher()
@@ -29,6 +37,7 @@ def probe_once(revision: str, request: ProbeRequest, database: Path | None, *, f
                 cache=cache_dir(),
                 command=tuple(sys.argv),
                 fresh=fresh,
+                megatron=megatron,
             )
         finally:
             watcher.close()

@@ -216,6 +216,31 @@ class BridgeRepository:
         """The Megatron-LM commit that a commit pins; None before it became a submodule (October 2025)."""
         return self.store.pins([self.commit(revision).tree])[0]
 
+    def resolve_megatron(self, revision: str, name: str) -> str:
+        """The Megatron-LM commit that `name` (an id or the beginning of one) means, where `revision` pins another.
+
+        Raises:
+            MissingCommit: it is nowhere to be had.
+            OombisectError: `revision` pins no Megatron-LM, or there is no such commit.
+        """
+        pin = self.pin(revision)
+        if pin is None:
+            raise OombisectError(
+                f"{revision} has no Megatron-LM submodule to put another commit into", "Leave --megatron-commit out."
+            )
+        if _FULL_ID.fullmatch(name):
+            self.store.ensure(replace(pin, sha=name))
+            return name
+        mirror = self.store.ensure(pin)
+        question = ("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        code, output = mirror.local.call(*question, ok=(0, 1, 128)) if _SHORT_ID.fullmatch(name) else (1, b"")
+        if code:
+            raise OombisectError(
+                f"There is no Megatron-LM commit {name!r} in the clone at hand",
+                "Write its whole id, or name a Megatron-LM clone that has it with --megatron PATH.",
+            )
+        return output.decode().strip()
+
     def changed(self, commits: Sequence[Commit]) -> list[changes.Changed]:
         """The probe-visible paths each commit changed against its first parent."""
         pins = sorted({pin.path for pin in self.store.pins([c.tree for c in commits]) if pin})

@@ -9,14 +9,15 @@ from oombisect.search.conclusion import Conclusion
 from oombisect.session.commit_line import CommitLine
 from oombisect.session.opening import Workshop
 from oombisect.session.request import BisectRequest, ProbeRequest
+from oombisect.session.verdict import StepVerdict, Verdict
 
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
 def reproduce_commands(
-    conclusion: Conclusion, line: CommitLine, request: BisectRequest, workshop: Workshop
+    conclusion: Conclusion, verdict: Verdict, line: CommitLine, request: BisectRequest, workshop: Workshop
 ) -> tuple[str, ...]:
-    """Fresh probes of both sides of every named step, or of the ends where none is named.
+    """Fresh probes of both sides of every named step, those inside a roll included, or of the ends where none is named.
 
     Where what moved is not peak allocated the allocator may strand memory. What decides that is added: both sides with
     the limit written out, and the larger one with expandable segments.
@@ -36,6 +37,13 @@ def reproduce_commands(
                 larger = step.index if step.delta.reserved > 0 else step.parent
                 commands += [probe(index, limit=workshop.limit) for index in sides]
                 commands.append(probe(larger, "--env", _EXPANDABLE, limit=workshop.limit))
+    for outer in verdict.steps:
+        descent = outer.evidence.get("descent", {})
+        for inside in map(StepVerdict.from_json, descent.get("steps", ())):
+            if inside.named:
+                options = [*probe_options(request.probe, workshop), "--fresh"]
+                bridge = ["oombisect", "probe", descent["base"]["bridge"][:12], "--megatron-commit"]
+                commands += [shlex.join([*bridge, side[:12], *options]) for side in (inside.parent, inside.point)]
     return tuple(dict.fromkeys(commands or [probe(0), probe(len(line.targets) - 1)]))
 
 

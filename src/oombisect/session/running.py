@@ -76,7 +76,7 @@ def bisect_range(
             report = bisection.report(
                 verdict,
                 workload=workshop.prober.workload.to_json() | {"device": workshop.device.name},
-                reproduce=reproduce_commands(conclusion, line, request, workshop),
+                reproduce=reproduce_commands(conclusion, verdict, line, request, workshop),
             )
             store.finish_session(session, int(report.exit_code), report.to_json())
             return report

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oombisect.errors import ProbeExit
+from oombisect.errors import OombisectError, ProbeExit
 from oombisect.history.records import SessionSpec
 from oombisect.memory.ranks import RankFindings
 from oombisect.readings import Outcome, Reading
+from oombisect.session.commit_line import CommitTargets
 from oombisect.session.measuring import Measurer, Watcher
 from oombisect.session.opening import open_workshop, targets_of
 from oombisect.session.point_class import why_it_does_not_fit
@@ -70,8 +71,11 @@ def probe_commit(
     cache: Path,
     command: tuple[str, ...],
     fresh: bool = False,
+    megatron: str | None = None,
 ) -> Probed:
     """Measure one commit and, if it does not fit, say why.
+
+    `megatron`: a commit of Megatron-LM to lay out in the place of the one it pins.
 
     Raises:
         OombisectError: no such revision, no repository, no device.
@@ -80,11 +84,15 @@ def probe_commit(
         sha = workshop.repository.resolve(revision)
         workshop.repository.require_bridge(sha)
         targets = targets_of(workshop, request, cache)
+        if megatron is not None:
+            if not isinstance(targets, CommitTargets):
+                raise OombisectError("--megatron-commit goes with a recipe of Bridge", "Leave it out.")
+            megatron = workshop.repository.resolve_megatron(sha, megatron)
         session = store.create_session(
             SessionSpec(
                 kind="probe",
                 command=command,
-                arguments={"revision": sha, "probe": request.to_json()},
+                arguments={"revision": sha, "probe": request.to_json(), "megatron_commit": megatron},
                 repo=workshop.repository.name,
                 recipe=request.label,
                 device=workshop.device.name,
@@ -95,8 +103,11 @@ def probe_commit(
         ).id
         with interrupted_unless_finished(store, session):
             commit = workshop.repository.commit(sha)
-            trees = workshop.repository.relevant_trees(sha)
-            target = targets.of(sha, commit.subject, trees, date=commit.author_date)
+            trees = workshop.repository.relevant_trees(sha, megatron)
+            if isinstance(targets, CommitTargets):
+                target = targets.of(sha, commit.subject, trees, date=commit.author_date, megatron=megatron)
+            else:
+                target = targets.of(sha, commit.subject, trees, date=commit.author_date)
             measurer = Measurer(store, session, workshop.prober, watcher)
             measured = measurer.measure(target, "remeasure" if fresh else "measure", fresh=fresh)
             reading, found, ranks = measured.reading, None, None
@@ -105,6 +116,6 @@ def probe_commit(
                 if reading.fits is False:
                     found = why_it_does_not_fit(measurer, target, measured, workshop.limit)
                 ranks = rank_findings(measurer, measured, workshop.limit, reading.fits, found)
-            probed = Probed(session, sha, workshop.limit, reading, found, ranks)
+            probed = Probed(session, target.key, workshop.limit, reading, found, ranks)
             store.finish_session(session, probed.exit_code, probed.to_json())
         return probed
