@@ -12,6 +12,7 @@ from rich.console import Console
 
 from oombisect.errors import ExitCode
 from oombisect.reports.terminal import render
+from oombisect.session.verdict import Report
 
 from .recording import record
 from .test_replaying import NEEDED_BAD, NEEDED_GOOD, E, calm, pinned, probe_arguments, run_cli  # noqa: F401
@@ -71,3 +72,19 @@ def test_a_run_says_which_rank_of_its_bad_end_is_too_large(world: World) -> None
     assert text.count("alone does not fit") == 1
     assert re.search(r"rank 1 against rank 0: \+2\.93 GiB asked for at the peak, .*: imbalance \(simulated\)", text)
     assert "peak allocated is uneven: 8.79 GiB on rank 1, 5.86 GiB on rank 0 (simulated)" in text
+    told = report.to_json()
+    assert told["rank_findings"]["bad"]["do_not_fit"] == [1] and told["rank_findings"]["good"]["do_not_fit"] == []
+    assert json.loads(json.dumps(told)) == told == Report.from_json(told).to_json()
+
+
+def test_the_ranks_of_an_end_that_does_not_fit_have_their_needs(world: World, tmp_path: Path) -> None:
+    bad = record(tmp_path / "bad.gz", pinned())
+    spared = record(tmp_path / "expandable.gz", pinned(), "expandable_segments:True")
+    fragmented = bad.told(needed=NEEDED_BAD, expandable=spared.told(needed=NEEDED_GOOD))
+    report = world.run(
+        [ranks(mib(6000, 6100), mib(5000, 5100)), ranks(mib(6000, 6100), fragmented)], probe={"limit_bytes": LIMIT}
+    )
+    found = report.rank_findings["bad"]
+    assert found is not None and found["do_not_fit"] == [1]
+    assert [rank["needed_capacity"] for rank in found["ranks"]] == [None, NEEDED_BAD + E]
+    assert found["excesses"][0]["cause"] == "fragmentation"
