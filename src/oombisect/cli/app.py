@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from oombisect import __version__
-from oombisect.cli import compare, config, demo, explain, probe, replay, resume, run, sessions, show
+from oombisect.cli import compare, config, demo, explain, probe, releases, replay, resume, run, sessions, show
 from oombisect.errors import ExitCode, OombisectError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.command("run", short_help="Name the commits that made GPU memory grow, and why.")(run.run)
 app.command("config", short_help="Name the config keys that made GPU memory grow.")(config.config)
+app.command("releases", short_help="Name the releases of a package that made GPU memory grow.")(releases.releases)
 app.command("probe", short_help="Measure one commit; for git bisect run, too.")(probe.probe)
 app.command("resume", short_help="Go on where an interrupted session stopped.")(resume.resume)
 app.command("sessions", short_help="List what was run.")(sessions.sessions)

@@ -8,7 +8,7 @@ import sys
 from oombisect.cli.signals import ignore_signals, raise_on_signals
 from oombisect.errors import ExitCode, OombisectError, Stopped, probe_failure
 
-_RESUMED = ("run", "resume", "demo")
+_RESUMED = ("run", "config", "releases", "resume", "demo")
 
 
 def main() -> None:

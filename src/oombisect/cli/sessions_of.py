@@ -22,6 +22,8 @@ from oombisect.reports.terminal import render, report_console
 from oombisect.reports.watch import ConsoleWatcher
 from oombisect.session.config_request import ConfigRequest
 from oombisect.session.config_run import bisect_config
+from oombisect.session.releases_request import ReleasesRequest
+from oombisect.session.releases_run import bisect_releases
 from oombisect.session.request import BisectRequest
 from oombisect.session.running import bisect_range
 from oombisect.session.verdict import Report
@@ -41,6 +43,12 @@ def run_config(request: ConfigRequest, database: Path | None, *, as_json: bool) 
         _run(partial(bisect_config, store, request), database, as_json)
 
 
+def run_releases(request: ReleasesRequest, database: Path | None, *, as_json: bool) -> NoReturn:
+    """As `run_session`, over the releases of a package."""
+    with open_store(database or default_database(), clock=clock) as store:
+        _run(partial(bisect_releases, store, request), database, as_json)
+
+
 def resume_session(name: str, database: Path | None, *, as_json: bool) -> NoReturn:
     """As `run_session`, from where a session stopped."""
     with open_store(database or default_database(), clock=clock) as store:
@@ -53,6 +61,9 @@ def resume_session(name: str, database: Path | None, *, as_json: bool) -> NoRetu
         if kind == "config":
             changed = ConfigRequest.from_json(arguments)
             _run(partial(bisect_config, store, changed, session=stored.id), database, as_json)
+        if kind == "releases":
+            wanted = ReleasesRequest.from_json(arguments)
+            _run(partial(bisect_releases, store, wanted, session=stored.id), database, as_json)
         request = BisectRequest.from_json(arguments)
         _run(partial(bisect_range, store, request, kind=kind, session=stored.id), database, as_json)
 

@@ -118,7 +118,8 @@ class Environments:
                 if "<=" in requirement:  # the newest is meant, not whatever is there
                     options += ["--upgrade-package", requirement.partition("<=")[0]]
             uv.run("pip", "install", "--quiet", "--python", str(python), *options, *change.requirements)
-            orphans = self.installed.orphans(survey(Interpreter(python, self.base.version, ())), keep=NEEDED)
+            # The CUDA libraries and headers of another torch must not lie beside those of this one.
+            orphans = self.installed.orphans(survey(Interpreter(python, self.base.version, ())), "torch")
             if orphans:
                 uv.run("pip", "uninstall", "--quiet", "--python", str(python), *orphans)
             record = {"base": str(self.base.path), "requirements": change.requirements, "removed": orphans}
@@ -126,6 +127,38 @@ class Environments:
             place.rename(home)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+def releases(environments: Environments, package: str, good: str, bad: str) -> tuple[str, ...]:
+    """The releases of `package` from `good` to `bad`, both included, that uv would install in the base's Python.
+
+    uv is asked for the newest one below the last, until there is none: so its index, its notion of yanked and of
+    what has a wheel for this Python count. Pre-releases are left out, but for an end that is one.
+
+    Raises:
+        CannotBuild: an end does not exist, or has no wheel for this Python.
+        OombisectError: uv is missing, or the index does not answer.
+    """
+    home = environments.cache / "environments"
+    home.mkdir(parents=True, exist_ok=True)
+    uv = Uv(home)
+
+    def newest(specifier: str, prerelease: str) -> str:
+        with tempfile.NamedTemporaryFile("w", suffix=".in", dir=home) as wanted:
+            wanted.write(f"{package}{specifier}\n")
+            wanted.flush()
+            options = ("--no-deps", "--no-build", "--no-header", "--no-annotate", "--prerelease", prerelease)
+            python = ("--python", str(environments.base.path))
+            told = uv.run("pip", "compile", "--quiet", *options, *python, wanted.name)
+        return told.strip().rpartition("==")[2]
+
+    found = [newest(f"=={bad}", "allow")]
+    first = newest(f"=={good}", "allow")
+    while True:
+        try:
+            found.append(newest(f">={good},!={good},<{found[-1]}", "disallow"))
+        except CannotBuild:
+            return (first, *reversed(found))
 
 
 @dataclass(frozen=True, slots=True)

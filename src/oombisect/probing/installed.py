@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,16 +48,16 @@ class Installed:
     packages: Mapping[str, Package]
     sites: tuple[Path, ...] = ()
 
-    def orphans(self, after: Installed, keep: Collection[str]) -> tuple[str, ...]:
-        """Of what both hold: packages that only replaced versions of others needed, and nothing needs any more.
+    def orphans(self, after: Installed, replaced: str) -> tuple[str, ...]:
+        """Of what both hold: packages that only this version of `replaced` needed, and nothing needs any more.
 
         Args:
             after: this environment with other versions of some packages.
-            keep: never an orphan.
+            replaced: the package whose leavings are sought; where its version is the same there are none.
         """
-        replaced = {n for n, p in self.packages.items() if n not in after.packages or after.packages[n] != p}
-        served = self._reach(replaced) - replaced - set(keep)
-        candidates = served & after.packages.keys()
+        if self.packages.get(replaced) == after.packages.get(replaced):
+            return ()
+        candidates = (self._reach({replaced}) - {replaced}) & after.packages.keys()
         return tuple(sorted(candidates - after._reach(after.packages.keys() - candidates)))
 
     def part_compiled(self, name: str) -> bool:

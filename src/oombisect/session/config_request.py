@@ -51,6 +51,10 @@ class ConfigRequest:
     exhaustive: bool = False
 
     def __post_init__(self) -> None:
+        if self.probe.per_lock:
+            raise OombisectError(
+                "--env per-lock is for ranges of commits, and both configs run at one", "Leave it out, or use --python."
+            )
         BisectRequest("", self.probe, self.find, budget=self.budget, min_step_bytes=self.min_step_bytes)
 
     def to_json(self) -> dict[str, Any]:

@@ -38,7 +38,10 @@ class PointEnvironment:
         """What it adds to what a probe sees; nothing where it is the session's own."""
         if self.problem:
             return {ENVIRONMENT: self.problem}
-        return {ENVIRONMENT: list(self.change.requirements)} if self.pins else {}
+        if not self.pins:
+            return {}
+        told: dict[str, Any] = {"requirements": list(self.change.requirements)}
+        return {ENVIRONMENT: told | ({"with": "dependencies"} if self.dependencies else {})}
 
     def interpreter(self) -> Interpreter:
         """Its Python, built on first use.

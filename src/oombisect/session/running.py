@@ -66,7 +66,7 @@ def bisect_range(
         with interrupted_unless_finished(store, session):
             watcher.say(f"session {session}: {len(axis.points)} points, {len(set(axis.groups()))} of them different")
             measurer = Measurer(store, session, workshop.prober, watcher)
-            options = _options(request, workshop.device.simulated)
+            options = search_options(request, workshop.device.simulated)
             limit = workshop.limit
             bisection = Bisection(store, session, line, measurer, options, limit)
             conclusion = bisection.run()
@@ -82,7 +82,8 @@ def bisect_range(
             return report
 
 
-def _options(request: BisectRequest, simulated: bool) -> Options:
+def search_options(request: BisectRequest, simulated: bool) -> Options:
+    """What the request asks of the search; the readings of a simulated device have no noise."""
     return Options(
         find=request.find,  # type: ignore[arg-type]  # checked by Options itself
         noise_bytes=0 if simulated else None,

@@ -15,6 +15,7 @@ from oombisect.probing.workload import EXPANDABLE, PLAIN, Variation
 from oombisect.readings import Outcome, RankReading
 from oombisect.recipes.config_diff import diff
 from oombisect.search.conclusion import Conclusion, Step
+from oombisect.session.dependencies import dependencies_between
 from oombisect.session.measuring import Measured, Measurer, Target
 from oombisect.session.needs import Candidate, memory_of, needed_capacities, stranded_evidence
 from oombisect.session.verdict import StepVerdict
@@ -77,6 +78,7 @@ class Judge:
                 "censored": step.censored,
                 **config_evidence(before, after),
                 **_submodule(parent, point),
+                **_dependencies(parent, point, self.measurer),
             },
         )
 
@@ -198,6 +200,11 @@ def _submodule(parent: Target, point: Target) -> dict[str, Any]:
     if point.repo != "bridge" or parent.submodule == point.submodule:
         return {}
     return {"submodule": {"before": parent.submodule, "after": point.submodule}}
+
+
+def _dependencies(parent: Target, point: Target, measurer: Measurer) -> dict[str, Any]:
+    changes = dependencies_between(parent, point, measurer.prober.interpreter)
+    return {"dependencies": [change.to_json() for change in changes]} if changes else {}
 
 
 def _signed(size: int | None, grew: bool) -> int | None:
