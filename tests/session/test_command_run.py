@@ -13,7 +13,10 @@ import pytest
 
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.history.store import Store, open_store
+from oombisect.probing.workload import PLAIN
 from oombisect.readings import Outcome
+from oombisect.session.measuring import Target
+from oombisect.session.opening import Workshop, open_workshop, targets_of
 from oombisect.session.request import BisectRequest, ProbeRequest
 from oombisect.session.running import bisect_range
 from oombisect.session.single import probe_commit
@@ -132,6 +135,32 @@ def test_the_build_runs_first_and_its_failure_is_no_verdict(world: World) -> Non
     assert failed.reading.outcome is Outcome.UNRESOLVED
     assert failed.reading.reason == "the build failed with exit code 9: no compiler here"
     assert len(world.ran()) == 1
+
+
+def test_a_build_is_done_once_while_probes_stay_at_a_commit_and_what_runs_leave_is_gone(world: World) -> None:
+    world.history(mib(3000))
+    (world.repo / "train.py").write_text(
+        (world.repo / "train.py").read_text() + "assert not Path('left').exists()\nPath('left').write_text('x')\n"
+    )
+    git(world.repo, "commit", "--quiet", "-am", "leaves a file")
+    build = f"echo x >> {world.folder}/builds; expr 700 > built"
+    request = world.request(build=build)
+    with open_workshop(request, cwd=world.folder, cache=world.folder / "cache", watcher=Quiet()) as workshop:
+        target = _target(workshop, request, "HEAD")
+        for number in range(3):
+            out = world.folder / f"out-{number}"
+            run = workshop.prober.run(target.call(), target.lay_out(), out, PLAIN)
+            assert run.reading.peak_allocated == 3700 * MIB, run.reading.reason
+        other = _target(workshop, request, "HEAD~1")
+        other.lay_out()
+        target.lay_out()
+    assert (world.folder / "builds").read_text().split() == ["x"] * 3
+
+
+def _target(workshop: Workshop, request: ProbeRequest, revision: str) -> Target:
+    repository = workshop.repository
+    sha = repository.resolve(revision)
+    return targets_of(workshop, request, repository.cache).of(sha, "", repository.relevant_trees(sha))
 
 
 def test_equal_commands_of_equal_trees_are_measured_once_others_again(world: World) -> None:

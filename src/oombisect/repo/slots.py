@@ -98,6 +98,19 @@ class Worktree:
         else:
             self.path.unlink(missing_ok=True)
 
+    def added(self) -> frozenset[str] | None:
+        """The untracked files, ignored ones included; None where tracked files differ from the commit's."""
+        if self.git.run("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all"):
+            return None
+        return frozenset(filter(None, self.git.run("ls-files", "--others", "-z").split("\0")))
+
+    def restore(self, keep: frozenset[str]) -> None:
+        """Tracked files as the commit has them, and of the others those in `keep` alone."""
+        self.git.run("checkout", "--quiet", "--force", "--", ".")
+        for name in filter(None, self.git.run("ls-files", "--others", "-z").split("\0")):
+            if name not in keep:
+                (self.path / name).unlink(missing_ok=True)
+
     def remove(self) -> None:
         """Take the worktree away, its registration too."""
         git_dir = self._git_dir()
@@ -108,11 +121,12 @@ class Worktree:
 
 @dataclass(slots=True)
 class Slot:
-    """A place to lay commits out in, held by this process alone until `release`."""
+    """A place to lay commits out in, held by this process alone until `release`. `laid`: what lies there, if known."""
 
     path: Path
     lock: IO[str]
     bridge: Mirror
+    laid: str = ""
 
     def __enter__(self) -> Slot:
         return self
@@ -138,6 +152,7 @@ class Slot:
         Raises:
             OombisectError: git could not do it (disk full, objects missing).
         """
+        self.laid = ""
         try:
             self._forget_other_inners(inner_path if inner else None)
             held = (self.lock.fileno(),)
@@ -153,6 +168,12 @@ class Slot:
                 "Check the free space there, and that the clone holds this commit's files.",
                 ExitCode.INFRASTRUCTURE,
             ) from error
+        self.laid = sha
+
+    @property
+    def outer(self) -> Worktree:
+        """The worktree of the commit itself, as it lies there."""
+        return Worktree(self.bridge, self.path, keep_open=(self.lock.fileno(),))
 
     @property
     def _note(self) -> Path:

@@ -16,6 +16,16 @@ from oombisect.repo.whole import WholeRepository
 from oombisect.session.measuring import CannotProbe, Target
 
 
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """What a build left in the slot: of which commit and tree, and which files it added."""
+
+    commit: str
+    tree: str
+    files: frozenset[str]
+    sources: Sources
+
+
 @dataclass
 class CommandTargets:
     """Makes targets of commits of any repository, all laid out whole in one slot, built where there is a build."""
@@ -25,6 +35,7 @@ class CommandTargets:
     workload: Workload
     build: Build | None = None
     _failed: dict[str, str] = field(default_factory=dict)
+    _built: _Built | None = None
 
     def of(self, sha: str, subject: str, trees: RelevantTrees, *, date: str = "", key: str = "") -> Target:
         """The target of a commit, the user's or ours (a reverted tip, known by `key`); `date` is ISO 8601."""
@@ -60,9 +71,13 @@ class CommandTargets:
         return self.repository.mirror.contents([entry.sha])[0]
 
     def _lay_out(self, sha: str, tree: str) -> Sources:
-        """On disk, and built; a build that failed once at this tree is not tried again."""
+        """On disk, and built, once as long as the slot holds this tree; a build that failed is not tried again."""
         if tree in self._failed:
             raise CannotProbe(self._failed[tree])
+        if self._built is not None and self._built.tree == tree and self._built.commit == self.slot.laid:
+            self.slot.outer.restore(self._built.files)
+            return self._built.sources
+        self._built = None
         try:
             laid = self.repository.materialise(sha, self.slot)
         except MissingCommit as error:
@@ -72,4 +87,7 @@ class CommandTargets:
             if failure is not None:
                 self._failed[tree] = failure
                 raise CannotProbe(failure)
-        return Sources(laid.source_paths, dict(laid.roots))
+        sources = Sources(laid.source_paths, dict(laid.roots))
+        files = self.slot.outer.added() if self.build is not None else None
+        self._built = None if files is None else _Built(sha, tree, files, sources)
+        return sources
