@@ -197,6 +197,28 @@ def test_a_session_is_compared_at_its_ends_and_at_its_largest_step(world: World)
     assert (found.first.located.point, found.second.located.point, found.delta) == (world.good, world.bad, 512)
 
 
+def test_a_roll_is_compared_at_the_commit_of_megatron_lm_inside_it(world: World) -> None:
+    megatron = History(world.repo.path.parent / "Megatron-LM")
+    old = megatron.tip()
+    new = megatron.commit("fill twice", {CORE: "# twice\ndef fill(): ...\n"})
+    before, after = f"{world.bad}+{old}", f"{world.bad}+{new}"
+    filled = [(f"/cache/slots/slot-1/{GITLINK}/{CORE}", 2, "fill")]
+    world.probe(before, [(512, core("slot-0"))])
+    world.probe(after, [(512, filled), (1024, filled)], repo="megatron-lm")
+    world.probe(world.bad, [(4096, ())])
+    undone = world.probe(f"{after}-{new}", [(512, core("slot-0"))])
+    inside = step(world, 1024) | {"point": new, "parent": old, "repo": "megatron-lm"}
+    outer = step(world, 1024) | {"evidence": {"descent": {"base": {"bridge": world.bad}, "steps": [inside]}}}
+    world.store.finish_session(world.session, 0, report([outer]))
+    found = world.compare("last")
+    assert (found.first.located.point, found.second.located.point) == (before, after)
+    assert found.delta == 1024 and found.adjacent
+    assert found.entries[0].module == f"{CORE} fill"
+    assert found.second.projects["megatron-lm"].commit == new
+    without = world.compare(undone, undone).first.projects["megatron-lm"]
+    assert without.commit not in (old, new) and without.text(CORE) == "def fill(): ...\n"
+
+
 def step(world: World, delta: int, named: bool = True) -> dict[str, Any]:
     """A step; only that of -512 bytes has probes."""
     known = delta == -512

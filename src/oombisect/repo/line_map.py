@@ -61,19 +61,33 @@ def projects_at(repository: BridgeRepository, point: str) -> dict[str, ProjectAt
     """The projects of a point by the names the probe uses: Bridge, and the Megatron-LM commit it pins if it is at hand.
 
     Args:
-        point: a commit, or `tip-culprit`: the tip with that change reverted.
+        point: a commit, or `tip-culprit`: the tip with that change reverted. `+` and another commit of Megatron-LM (or
+            tip and culprit of it) may follow, which lies in the place of the pinned one.
 
     Raises:
         OombisectError: there is no such commit.
     """
-    tip, reverted, culprit = point.partition(_REVERTED)
-    commit = repository.reverted(tip, culprit).commit if reverted else repository.resolve(point)
+    outer, inner = bridge_of(point), megatron_of(point)
+    tip, reverted, culprit = outer.partition(_REVERTED)
+    commit = repository.reverted(tip, culprit).commit if reverted else repository.resolve(outer)
     found = {repository.project: ProjectAt(repository.mirror, commit)}
     pin = repository.pin(commit)
     if pin is not None:
         with contextlib.suppress(MissingCommit):  # its lines are then matched by order, as those of any package
-            found["megatron-lm"] = ProjectAt(repository.store.ensure(pin), pin.sha)
+            tip, reverted, culprit = inner.partition(_REVERTED)
+            wanted = repository.reverted_megatron(commit, tip, culprit).commit if reverted else inner or pin.sha
+            found["megatron-lm"] = ProjectAt(repository.store.ensure(replace(pin, sha=wanted)), wanted)
     return found
+
+
+def bridge_of(point: str) -> str:
+    """The commit of Bridge that the key of a point names: all of it, or what stands before `+`."""
+    return point.partition("+")[0]
+
+
+def megatron_of(point: str) -> str:
+    """The commit of Megatron-LM in the key of a point, `bridge+megatron`; "" where it is the pinned one."""
+    return point.partition("+")[2].partition("@")[0]
 
 
 def code_diffs(

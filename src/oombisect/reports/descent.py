@@ -13,28 +13,6 @@ PARTS = {"megatron-lm": "Megatron-LM", "bridge": "Bridge's source", "dependencie
 _MOVES = {"sideways": "sideways, ", "back": "back, "}
 
 
-def steps_inside(step: StepVerdict) -> tuple[StepVerdict, ...]:
-    """The steps that were found inside a roll; none where the step is no roll or nothing was walked."""
-    return tuple(StepVerdict.from_json(found) for found in step.evidence.get("descent", {}).get("steps", ()))
-
-
-def main_inside(step: StepVerdict) -> StepVerdict | None:
-    """The commit of Megatron-LM that a roll is to be named by: its largest named one, if Megatron-LM did most of it."""
-    shares = step.evidence.get("descent", {}).get("shares_bytes") or {}
-    named = [found for found in steps_inside(step) if found.named]
-    if not named or not _most(shares):
-        return None
-    crossing = next((found for found in named if found.crosses_limit), None)
-    return crossing or max(named, key=lambda found: max(map(abs, found.delta.values())))
-
-
-def _most(shares: Mapping[str, Mapping[str, int]]) -> bool:
-    """Whether Megatron-LM's share is at least as large as that of all else; taken to be so where none is known."""
-    sizes = {part: max((abs(size) for size in share.values()), default=0) for part, share in shares.items()}
-    mine = sizes.pop("megatron-lm", 0)
-    return mine >= sum(sizes.values())
-
-
 def descent_lines(step: StepVerdict, metric: str, words: str, label: str) -> list[str]:
     """How a roll was split and where it was walked, a line each.
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from oombisect.printable import printable
 from oombisect.readings import Outcome, Reading
 from oombisect.reports.config import config_lines
-from oombisect.reports.descent import descent_lines, main_inside, steps_inside
+from oombisect.reports.descent import descent_lines
 from oombisect.reports.points import short
 from oombisect.reports.stranded import stranded_lines
 from oombisect.session.verdict import Report, StepVerdict
@@ -69,12 +69,12 @@ def headline(report: Report) -> str:
 
 def _culprit(report: Report, main: StepVerdict, label: str, limit: str) -> str:
     """The sentence that names: the commit of Megatron-LM where one inside a roll did it, and then the roll."""
-    inside = main_inside(main)
+    inside = main.main_inside
     named, who, roll = main, "", ""
     rest = len(report.verdict.steps) - 1
     if inside:
         named, who, roll = inside, "Megatron-LM ", f' Bridge rolled it in with {short(main.point)} "{main.subject}".'
-        rest += len(steps_inside(main)) - 1
+        rest += len(main.inside) - 1
     others = f" {rest} more step{'s' if rest > 1 else ''} below." if rest else ""
     over = f"and pushed the run over {limit}" if named.crosses_limit else f"against a limit of {limit}"
     size = _size(named, label)
@@ -129,7 +129,7 @@ def render(report: Report, console: Console) -> None:
             line(f"  {text}")
         for text in descent_lines(step, *_metric_words(step), label):
             line(f"  {text}")
-        for inside in steps_inside(step):
+        for inside in step.inside:
             line(f"\n  Megatron-LM {short(inside.point)} {inside.subject}", _STYLE.get(inside.kind, ""))
             for text in evidence_lines(inside, label):
                 line(f"    {text}")
@@ -165,7 +165,7 @@ def steps_table(steps: Sequence[StepVerdict], label: str) -> Table:
     change = "key" if any(step.repo == "config" for step in steps) else "commit"
     for name in (change, *_METRICS, "needed", "class"):
         table.add_column(name, justify="left" if name in (change, "class") else "right", no_wrap=True)
-    for step, rolled in ((found, outer is not found) for outer in steps for found in (outer, *steps_inside(outer))):
+    for step, rolled in ((found, outer is not found) for outer in steps for found in (outer, *outer.inside)):
         needed = _needed_growth(step)
         table.add_row(
             Text(("  Megatron-LM " if rolled else "") + short(step.point) + (" *" if step.crosses_limit else "")),

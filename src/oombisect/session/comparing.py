@@ -22,6 +22,7 @@ from oombisect.memory.trace import Snapshot, Stack
 from oombisect.readings import Outcome
 from oombisect.recipes.config_diff import Change, diff
 from oombisect.repo.bridge import BridgeRepository
+from oombisect.repo.commits import CommitGraph
 from oombisect.repo.line_map import ProjectAt, code_diffs, projects_at
 from oombisect.session.snapshots_of import Located
 from oombisect.units import format_bytes
@@ -188,8 +189,7 @@ def compare(
                 project.load(files.get(name, ()))
         diffs = code_diffs(sides[0].projects, sides[1].projects, files)
         words = code_diffs(sides[0].projects, sides[1].projects, files, ignore_space=True)
-        commits = [side.projects[repository.project].commit for side in sides]
-        adjacent = commits[0] in repository.commit(commits[1]).parents
+        adjacent = _adjacent(repository, *sides)
         missing = sorted(files.keys() - diffs.keys())
         notes += [f"the sources of {name} are not at hand: its lines are matched by their order" for name in missing]
     elif first.point or second.point:
@@ -208,6 +208,17 @@ def compare(
         notes=tuple(notes),
         adjacent=adjacent,
     )
+
+
+def _adjacent(repository: BridgeRepository, first: Side, second: Side) -> bool:
+    """Whether the first point is a parent of the second: in its repository, or in the submodule of one commit of it."""
+    old, new = (side.projects[repository.project].commit for side in (first, second))
+    earlier, later = (side.projects.get("megatron-lm") for side in (first, second))
+    if old != new:
+        return old in repository.commit(new).parents
+    if earlier is None or later is None:
+        return False
+    return earlier.commit in CommitGraph(later.mirror).commit(later.commit).parents
 
 
 def _open(located: Located, imported: Sequence[str], device: int | None) -> Side:

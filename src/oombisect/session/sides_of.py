@@ -12,6 +12,7 @@ from oombisect.history.records import StoredProbe, StoredSession
 from oombisect.history.store import Store, open_store
 from oombisect.readings import Outcome
 from oombisect.repo.bridge import BridgeRepository, open_repository
+from oombisect.repo.line_map import bridge_of
 from oombisect.repo.mirror import Say
 from oombisect.session.comparing import Comparison, compare
 from oombisect.session.snapshots_of import Located, database_for, names_probe, resolve_snapshot, snapshot_of_probe
@@ -105,7 +106,7 @@ def _repository(
     try:
         found = repository_of(session, cache, say, repo, megatron)
         for probe in probes:
-            for commit in probe.spec.point.split("-"):
+            for commit in bridge_of(probe.spec.point).split("-"):
                 found.resolve(commit)
     except OombisectError as error:
         say(f"{error.cause}: no sources are shown. Name a repository with --repo PATH.")
@@ -114,7 +115,7 @@ def _repository(
 
 
 def sides_of_step(store: Store, session: StoredSession, rank: int | None = None) -> tuple[Located, Located]:
-    """The probes of the largest named step of a session: its parent and itself.
+    """The probes of the largest named step of a session, its parent and itself; of a roll those of the commit inside.
 
     Raises:
         OombisectError: the session named no step, or kept no snapshot of one of the two.
@@ -126,6 +127,9 @@ def sides_of_step(store: Store, session: StoredSession, rank: int | None = None)
     if not steps:
         raise OombisectError(f"Session {session.id} named no single change", ends)
     step = max(steps, key=_size)
+    if (inside := step.main_inside) is not None:
+        bridge = step.evidence["descent"]["base"]["bridge"]
+        return probes_of(store, session, f"{bridge}+{inside.parent}", f"{bridge}+{inside.point}", rank)
     return probes_of(store, session, step.parent, step.point, rank)
 
 

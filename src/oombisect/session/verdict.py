@@ -42,6 +42,24 @@ class StepVerdict:
     crosses_limit: bool = False
     blurred: tuple[str, ...] = ()
 
+    @property
+    def inside(self) -> tuple[StepVerdict, ...]:
+        """The steps that were found inside a roll; none where this is no roll, or nothing was walked."""
+        return tuple(map(StepVerdict.from_json, self.evidence.get("descent", {}).get("steps", ())))
+
+    @property
+    def main_inside(self) -> StepVerdict | None:
+        """The commit of Megatron-LM to name a roll by, if Megatron-LM did most of it: the one that crosses the limit,
+        else the largest named one.
+        """
+        shares = self.evidence.get("descent", {}).get("shares_bytes") or {}
+        sizes = {part: max(map(abs, share.values()), default=0) for part, share in shares.items()}
+        named = [step for step in self.inside if step.named]
+        if sizes and sizes.pop("megatron-lm", 0) < sum(sizes.values()):
+            return None
+        crossing = next((step for step in named if step.crosses_limit), None)
+        return crossing or max(named, key=lambda step: max(map(abs, step.delta.values())), default=None)
+
     def to_json(self) -> dict[str, Any]:
         """Plain values; the contract in docs/json.md."""
         return {
