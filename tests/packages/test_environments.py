@@ -25,7 +25,14 @@ from .wheels import ROOT, make_environment, make_wheel
 def base(tmp_path: Path, index: Path) -> Interpreter:
     """torch 2 with its libraries, and transformers that wants tokenizers."""
     for version in ("2.0", "2.1"):
-        make_wheel(index, "torch", version, [f"cuda{version[0]}{version[2]}[blas]", "filelock", 'x; extra == "y"'])
+        make_wheel(
+            index,
+            "torch",
+            version,
+            [f"cuda{version[0]}{version[2]}[blas]", f"dnn{version[0]}{version[2]}", "filelock", 'x; extra == "y"'],
+        )
+        name = f"dnn{version[0]}{version[2]}"  # both into one folder, as cuDNN's packages for CUDA 12 and 13 do
+        make_wheel(index, name, "9", files={"nvidia/dnn/include/dnn.h": version, f"nvidia/dnn/{name}.py": ""})
     make_wheel(index, "cuda20", "13", ['blas20; extra == "blas"'])
     make_wheel(index, "cuda21", "14", ['blas21; extra == "blas"'])
     make_wheel(index, "blas20", "1", files={"nvidia/blas20/blas.py": ""})
@@ -62,13 +69,15 @@ def test_what_a_release_needs_comes_with_it_and_what_only_the_old_one_needed_goe
 ) -> None:
     before = versions(base.path)
     found = Environments(base, tmp_path / "cache").interpreter(Change(("torch==2.1",), dependencies=True))
-    expected = before | {"torch": "2.1", "cuda21": "14", "blas21": "1"}
-    del expected["cuda20"], expected["blas20"]
+    expected = before | {"torch": "2.1", "cuda21": "14", "blas21": "1", "dnn21": "9"}
+    del expected["cuda20"], expected["blas20"], expected["dnn20"]
     assert versions(found.path) == expected
     assert (
         imported(found.path, "import nvidia.blas21.blas, importlib.util as u; print(u.find_spec('nvidia.blas20'))")
         == "None"
     )
+    (shared,) = found.path.parent.parent.glob("lib/python*/site-packages/nvidia/dnn/include/dnn.h")
+    assert shared.read_text() == "2.1"
     assert versions(base.path) == before
     moved = Environments(base, tmp_path / "cache").interpreter(Change(("transformers==5.1",), dependencies=True))
     assert versions(moved.path)["tokenizers"] == "0.23"

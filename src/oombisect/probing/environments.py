@@ -118,10 +118,18 @@ class Environments:
                 if "<=" in requirement:  # the newest is meant, not whatever is there
                     options += ["--upgrade-package", requirement.partition("<=")[0]]
             uv.run("pip", "install", "--quiet", "--python", str(python), *options, *change.requirements)
-            # The CUDA libraries and headers of another torch must not lie beside those of this one.
-            orphans = self.installed.orphans(survey(Interpreter(python, self.base.version, ())), "torch")
+            # The CUDA libraries and headers of another torch must not lie beside those of this one. Some are the very
+            # same files (nvidia-cudnn-cu12, nvidia-cudnn-cu13), so that what came anew is put there once more.
+            after = survey(Interpreter(python, self.base.version, ()))
+            orphans = self.installed.orphans(after, "torch")
             if orphans:
                 uv.run("pip", "uninstall", "--quiet", "--python", str(python), *orphans)
+                came = [
+                    f"{name}=={package.version}"
+                    for name, package in after.packages.items()
+                    if self.installed.packages.get(name) != package
+                ]
+                uv.run("pip", "install", "--quiet", "--python", str(python), "--no-deps", "--reinstall", *came)
             record = {"base": str(self.base.path), "requirements": change.requirements, "removed": orphans}
             (place / _RECORD).write_text(json.dumps(record, indent=1) + "\n")
             place.rename(home)
