@@ -390,12 +390,17 @@ def _from_plain(value: Any, like: Any) -> Any:
     return value
 
 
+_PROJECTS = ("megatron",)  # whose classes may be made: naming a module must not be enough to have it run
+
+
 def _made(value: dict[str, Any]) -> Any:
-    """A new object of the dataclass a plain one names, where this commit has it and it takes the fields; else None."""
+    """A new object of the dataclass a plain one names, where it is the project's, is there, and takes the fields."""
     module, _, name = str(value["_type"]).rpartition(".")
+    if module.partition(".")[0] not in _PROJECTS:
+        return None
     try:
         kind = getattr(importlib.import_module(module), name)
-        names = [f.name for f in dataclasses.fields(kind) if f.init and f.name in value]
-        return kind(**{name: _from_plain(value[name], None) for name in names})
+        fields = [f for f in dataclasses.fields(kind) if f.init and f.name in value]
+        return kind(**{f.name: _from_plain(value[f.name], f.default) for f in fields})
     except Exception:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -212,7 +213,8 @@ def test_a_frozen_configuration_comes_back_with_its_types() -> None:
     assert len(notes) == 1 and "model.gone" in notes[0]
 
 
-def test_a_frozen_part_that_is_absent_here_is_made_or_missed() -> None:
+def test_a_frozen_part_that_is_absent_here_is_made_or_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configuration, "_PROJECTS", (__name__.partition(".")[0],))
     frozen = plain(Config(dataset=Dataset(offline_packing_specs=Packing(4096))))
     frozen["peft"] = {"_type": "no.such.Thing", "dim": 4}
     config, notes = Config(dataset=Dataset(offline_packing_specs=None)), list[str]()
@@ -239,6 +241,32 @@ def test_a_vocabulary_nobody_states_is_asked_for() -> None:
     with pytest.raises(Unresolved, match="vocab_size"):
         data.tokenizer_for(config)
     assert data.tokenizer_for(SimpleNamespace(model=Model(), tokenizer=None)).vocab_size == 1000
+
+
+@dataclass
+class Overlap:
+    backend: Backend = Backend.auto
+    size: int = 1
+
+
+def test_an_object_of_the_project_is_made_from_plain_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config(peft=Overlap(Backend.fused, 3))
+    frozen = plain(config)
+    foreign, notes = Config(), list[str]()
+    configuration.freeze(foreign, frozen, notes)
+    assert foreign.peft is None and "peft" in notes[0]  # not a class of the project: not even imported
+    monkeypatch.setattr(configuration, "_PROJECTS", (__name__.partition(".")[0],))
+    own = Config()
+    configuration.freeze(own, frozen, [])
+    assert own.peft == Overlap(Backend.fused, 3)
+
+
+def test_a_module_named_by_a_configuration_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "megatronic.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = Config()
+    configuration.freeze(config, {"peft": {"_type": "megatronic.Anything", "dim": 4}}, [])
+    assert config.peft is None
 
 
 @dataclass
