@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import shlex
+import signal
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from oombisect.cli.sessions_of import clock
 from oombisect.errors import ExitCode, OombisectError
+from oombisect.history.store import open_store
 from oombisect.repo.bridge import open_repository
 from oombisect.session.request import ProbeRequest
 from oombisect.session.single import probe_commit
@@ -15,6 +23,7 @@ from oombisect.session.verdict import Report, StepVerdict
 
 from . import toy
 from .rolls import Rolls, run
+from .test_resume import cli, finished
 from .toy import MIB
 from .world import Quiet, World
 
@@ -326,3 +335,33 @@ def interrupted_whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("oombisect.session.opening.open_device", lambda *_: toy.ToyDevice())
         return run(World(folder), rolls).verdict.to_json()
+
+
+def test_kill_9_inside_a_descent(tmp_path: Path) -> None:
+    """The whole command line, killed when the walk has measured a point of its own."""
+    rolls = Rolls(tmp_path)
+    uneven(rolls)
+    python, _ = toy.interpreter(tmp_path)
+    where = ["--repo", str(rolls.bridge.path), "--python", str(python), "--limit", "10000MiB"]
+    process = cli(tmp_path, "run", f"{rolls.ids['b0']}..main", "--recipe", toy.RECIPE, *where, "--json")
+    while not any(event["scope"] and not event["cached"] for event in observations(tmp_path)):
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    before = finished(tmp_path)
+    output, errors = cli(tmp_path, "resume", "last", "--json").communicate(timeout=300)
+    (step,) = json.loads(output)["verdict"]["steps"]
+    assert [rolls.name(inside["point"]) for inside in step["evidence"]["descent"]["steps"]] == ["m3"], errors
+    after = finished(tmp_path)
+    assert before < after and max(after.values()) == 1, "a finished probe was repeated"
+
+
+def observations(folder: Path) -> list[dict[str, Any]]:
+    """What the searches of the newest session observed so far, with their scopes."""
+    if not (folder / "db.sqlite").exists():
+        return []
+    with contextlib.suppress(OombisectError), open_store(folder / "db.sqlite", clock=clock, readonly=True) as store:
+        events = [event for session in store.sessions(1) for event in store.events(session.id)]
+        return [{"scope": "", **event.payload} for event in events if event.kind == "observation"]
+    return []
