@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -96,3 +98,13 @@ def test_what_cannot_be_read(tmp_path: Path, name: str, words: str) -> None:
 def test_a_failure_is_a_document_too(tmp_path: Path) -> None:
     done = explain(str(tmp_path / "none"), "--json")
     assert done.returncode == 2 and json.loads(done.stdout)["exit"] == 2
+
+
+def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
+    """As of a shell's `<(command)`."""
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=(LOG,))
+    writer.start()
+    done = explain(str(tmp_path / "pipe"))
+    writer.join()
+    assert done.returncode == 0 and "2 out-of-memory errors" in done.stdout

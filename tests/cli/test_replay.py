@@ -209,6 +209,17 @@ def test_a_narrow_terminal_cuts_nothing(several: Path, width: int) -> None:
     assert len(re.findall(r"\b5\.27 GiB", shown)) >= 3
 
 
+def test_progress_tells_of_every_row(several: Path) -> None:
+    from oombisect.session.replay_report import Question, replay_snapshot
+    from oombisect.session.snapshots_of import resolve_snapshot
+
+    said: list[str] = []
+    report = replay_snapshot(resolve_snapshot(str(several), None), None, Question(), said.append)
+    assert len(said) == 1 + len(report.devices) + len(report.what_ifs)
+    assert said[:2] == [f"reading {several}", "replaying device 0 as recorded (66 events)"]
+    assert said[-1].endswith(f"({len(report.what_ifs)} of {len(report.what_ifs)})")
+
+
 # What is refused
 
 
