@@ -8,7 +8,7 @@ pretend by the same rules; uv, the environments, the search, the store and the p
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,22 @@ if arguments and arguments[0].endswith(("worker.py", "bridge_train.py")):
 """
 
 
+def lock_text(pins: Mapping[str, str]) -> str:
+    """A lock of these versions as uv writes it: "" is a package left to the container, `git+` one built from source."""
+    lines = ["version = 1", "revision = 2", 'requires-python = ">=3.10"']
+    for name, version in pins.items():
+        source = '{ registry = "https://index.invalid/simple" }'
+        files = f'wheels = [{{ url = "https://files.invalid/{name}-{version}-py3-none-any.whl" }}]'
+        if version.startswith("git+"):
+            source, files = '{ git = "https://git.invalid/x.git?rev=abc#abc" }', ""
+        elif not version:
+            version, files = "9.9", ""
+        needs = 'dependencies = [{ name = "tokenizers" }]' if name == "transformers" and "tokenizers" in pins else ""
+        lines += ["", "[[package]]", f'name = "{name}"', f'version = "{version.removeprefix("git+")}"']
+        lines += [f"source = {source}", needs, files]
+    return "\n".join(lines) + "\n"
+
+
 class PackageWorld(World):
     """A toy history, an index of wheels, and a base environment that pretends."""
 
@@ -99,6 +115,33 @@ class PackageWorld(World):
         for version in changes:
             make_wheel(self.index, name, version, (requires or {}).get(version, []))
         self.table.write_text(json.dumps({**json.loads(self.table.read_text()), name: changes}))
+
+    def locked(self, points: Sequence[tuple[Mapping[str, Any] | None, Mapping[str, str] | None]]) -> None:
+        """A history of (what the code takes, what `uv.lock` pins); None leaves either as it is."""
+        (self.repo / "src").mkdir()
+        for place, (memory, pins) in enumerate(points):
+            if pins is not None:
+                (self.repo / "uv.lock").write_text(lock_text(pins))
+            if memory is not None:
+                self._write_memory(memory)
+            if place == 0:
+                toy.git(self.repo, "init", "--quiet", "--initial-branch=main")
+            toy.git(self.repo, "add", "--all")
+            toy.git(self.repo, "commit", "--quiet", "--allow-empty", "-m", f"change {place}")
+            self.shas.append(toy.git(self.repo, "rev-parse", "HEAD"))
+
+    def _write_memory(self, memory: Mapping[str, Any]) -> None:
+        package = self.repo / "src/megatron/bridge"
+        for folder in ("memory", "recipes/toy"):
+            (package / folder).mkdir(parents=True, exist_ok=True)
+        recipe = "def toy_1b_pretrain_config() -> 'ConfigContainer':\n    ...\n"
+        (package / "recipes/toy/toy.py").write_text(recipe)
+        for name, value in memory.items():
+            (package / "memory" / name).write_text(json.dumps(value) + "\n")
+
+    def per_lock(self, **options: Any) -> Report:
+        """Run `oombisect run --env per-lock` over the whole history."""
+        return self.run([], probe={"per_lock": True, **options.pop("probe", {})}, **options)
 
     def releases(
         self,

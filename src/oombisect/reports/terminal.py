@@ -15,6 +15,7 @@ from oombisect.printable import printable
 from oombisect.readings import Outcome, Reading
 from oombisect.reports.config import config_lines
 from oombisect.reports.descent import descent_lines
+from oombisect.reports.packages import package_lines
 from oombisect.reports.points import short
 from oombisect.reports.stranded import stranded_lines
 from oombisect.session.verdict import Report, StepVerdict
@@ -126,6 +127,8 @@ def render(report: Report, console: Console) -> None:
     for step in report.verdict.steps:
         line(f"\n{short(step.point)} {step.subject}", _STYLE.get(step.kind, ""))
         for text in evidence_lines(step, label):
+            line(f"  {text}")
+        for text in package_lines(step, *_metric_words(step), label):
             line(f"  {text}")
         for text in descent_lines(step, *_metric_words(step), label):
             line(f"  {text}")

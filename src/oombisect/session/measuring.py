@@ -134,7 +134,7 @@ class Measurer:
             OombisectError: no probe can be started (disk full, interpreter gone).
         """
         sign = self.sign(target, variation, ranks, trace)
-        known = self._asked_before(sign, purpose) if fresh else self.store.find_measurement(sign)
+        known = self._asked_before(sign, purpose) if fresh else self._find(target, sign)
         if known is not None and known.reading is not None:
             measured = self._of(known, cached=True)
             self.watcher.probe_finished(target, measured, purpose, 0.0)
@@ -151,7 +151,15 @@ class Measurer:
 
     def known(self, target: Target) -> bool:
         """Whether a plain measurement of `target` is in the database."""
-        return self.store.find_measurement(self.sign(target, PLAIN, None)) is not None
+        return self._find(target, self.sign(target, PLAIN, None)) is not None
+
+    def _find(self, target: Target, sign: str) -> StoredProbe | None:
+        """The stored measurement; not an environment's that told nothing in another session: an index changes."""
+        found = self.store.find_measurement(sign)
+        if found is None or found.spec.session == self.session or ENVIRONMENT not in target.trees:
+            return found
+        unresolved = found.reading is not None and found.reading.outcome is Outcome.UNRESOLVED
+        return None if unresolved else found
 
     def fits(self, target: Target, measured: Measured, limit: int, variation: Variation = PLAIN) -> bool | None:
         """Whether `target` survives within `limit` bytes, external memory included; None: not known."""

@@ -14,6 +14,7 @@ from oombisect.session.bisection import Bisection
 from oombisect.session.commit_line import CommitLine, CommitTargets
 from oombisect.session.measuring import CannotProbe, Measurer, Watcher
 from oombisect.session.opening import Workshop, open_workshop, targets_of
+from oombisect.session.package_descent import PackageDescent
 from oombisect.session.reproduce import reproduce_commands
 from oombisect.session.request import BisectRequest
 from oombisect.session.roll import RollDescent
@@ -73,6 +74,9 @@ def bisect_range(
             verdict = bisection.verdict(conclusion)
             if request.descend and isinstance(make, CommitTargets):
                 verdict = RollDescent(store, session, line, make, measurer, options, limit, conclusion).descend(verdict)
+            if isinstance(make, CommitTargets) and make.locks:
+                packages = PackageDescent(store, session, line, make.locks, measurer, options, limit, conclusion)
+                verdict = packages.descend(verdict)
             report = bisection.report(
                 verdict,
                 workload=workshop.prober.workload.to_json() | {"device": workshop.device.name},
