@@ -129,6 +129,13 @@ def test_sequence_lengths_of_model_and_data_move_together() -> None:
     assert arranged(good, bad) == ["dataset.seq_length+model.seq_length"]
 
 
+def test_a_data_sets_other_name_for_its_length_may_lag_behind() -> None:
+    def side(length: int) -> Settings:
+        return put(put(settings(seq_length=length), "dataset.seq_length", length), "dataset.sequence_length", 2048)
+
+    assert arranged(side(2048), side(4096)) == ["dataset.seq_length+model.seq_length"]
+
+
 def test_expandable_segments_against_user_buffers_and_graphs() -> None:
     on = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     good, bad = settings(env_vars=on), put(settings(env_vars={}), "ddp.nccl_ub", True)

@@ -89,8 +89,9 @@ def _graphs(settings: Settings) -> bool:
 
 
 def _sequence_lengths(settings: Settings) -> bool:
-    lengths = {settings.get(key) for key in _LENGTHS} - {None}
-    return len(lengths) <= 1
+    model, data, other = (settings.get(key) for key in _LENGTHS)
+    data = other if data is None else data  # where a data set has both, Bridge makes the second follow the first
+    return model is None or data is None or model == data
 
 
 def _one_name(settings: Settings) -> bool:

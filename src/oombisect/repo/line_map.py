@@ -81,8 +81,8 @@ def projects_at(repository: BridgeRepository, point: str) -> dict[str, ProjectAt
 
 
 def bridge_of(point: str) -> str:
-    """The commit of Bridge that the key of a point names: all of it, or what stands before `+`."""
-    return point.partition("+")[0]
+    """The commit of Bridge that the key of a point names: all of it, or what stands before `+`, or `@` and a config."""
+    return point.partition("+")[0].partition("@")[0]
 
 
 def megatron_of(point: str) -> str:

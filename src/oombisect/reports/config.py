@@ -86,7 +86,7 @@ def _keys(config: Mapping[str, Any]) -> list[str]:
     for together in config["moved_together"]:
         told.append(printable(f"moved together: {', '.join(together['keys'])} ({together['because']})"))
     for found in config["rejected"]:
-        told.append(printable(f"rejected: {found['point'].partition(' @')[0]}: {found['reason']}")[:300])
+        told.append(printable(f"rejected: {found['point']}: {found['reason']}")[:300])
     if config["quiet_keys"] in _QUIET:
         told.append(_QUIET[config["quiet_keys"]])
     return told

@@ -47,10 +47,10 @@ class Commit:
     sources: Sources
 
     def target(self, name: str, subject: str, call: ConfigCall) -> Target:
-        """A state as a target. Its key tells it from other states of other diffs that bring the same key."""
+        """A state as a target. Its key, `commit@name #hash`, tells it from other states that bring the same key."""
         made = json_hash(finite(call.to_json()))
         return Target(
-            key=f"{name} @{self.sha} #{made[:8]}",
+            key=f"{self.sha}@{name.replace('+', ',')} #{made[:8]}",
             subject=subject,
             trees={"bridge": self.trees.bridge, "megatron-lm": self.trees.megatron, "config": made},
             submodule=self.trees.gitlink,
@@ -59,6 +59,11 @@ class Commit:
             lay_out=lambda: self.sources,
             repo="config",
         )
+
+
+def name_in(key: str) -> str:
+    """The name of a state, out of the key of its target."""
+    return key.partition("@")[2].rpartition(" #")[0].replace(",", "+")
 
 
 @dataclass

@@ -273,7 +273,7 @@ class _Run:
             workload=self.workshop.prober.workload.to_json() | {"device": self.workshop.device.name},
             reproduce=[self._reproduce()],
         )
-        return replace(report, config=config_json(facts, line.chain, told, bad_side.found))
+        return replace(report, config=config_json(facts, line, told, bad_side.found))
 
     def _options(self) -> Options:
         request = self.request

@@ -16,7 +16,7 @@ from oombisect.search.conclusion import Conclusion
 from oombisect.search.observation import Conflict, Delta, Exact, Observation, Unresolved
 from oombisect.search.survey import Survey
 from oombisect.session.bisection import CannotRevert, observation_of
-from oombisect.session.config_line import ConfigLine
+from oombisect.session.config_line import ConfigLine, name_in
 from oombisect.session.measuring import Measured, Measurer, Target
 from oombisect.session.verdict import StepVerdict, Verdict
 
@@ -118,12 +118,16 @@ def look_at_bad_side(bad_side: BadSide, conclusion: Conclusion, survey: Survey, 
         without[wanted] = bad_side.without([groups[name] for name in sorted(wanted)])
 
 
-def config_json(facts: Facts, chain: Chain, told: Effected | None, found: Mapping[Names, Measured]) -> dict[str, Any]:
+def config_json(
+    facts: Facts, line: ConfigLine, told: Effected | None, found: Mapping[Names, Measured]
+) -> dict[str, Any]:
     """The report's part on the diff: `config` in docs/json.md."""
+    chain = line.chain
     point = {key.name: group.name for group in chain.groups for key in group.keys}
     effects = None if told is None else told.effects
     return {
         "revision": facts.revision,
+        "ends": {"good": line.targets[0].key, "bad": line.targets[-1].key},
         "keys": [facts.key_json(key, point[key.name]) for key in facts.keys],
         "moved_together": [
             _together(group, facts.bonds) for group in chain.groups if len(group.keys) > 1 and not group.rest
@@ -230,5 +234,5 @@ def rejected_states(probes: Iterable[StoredProbe]) -> tuple[tuple[str, str], ...
     for probe in probes:
         reading = probe.reading
         if reading is not None and reading.outcome is Outcome.UNRESOLVED:
-            told.setdefault(probe.spec.point, reading.reason)
+            told.setdefault(name_in(probe.spec.point), reading.reason)
     return tuple(told.items())

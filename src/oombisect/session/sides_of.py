@@ -90,7 +90,12 @@ def _session(store: Store, name: str) -> StoredSession:
 def _ends(store: Store, session: StoredSession, rank: int | None) -> tuple[Located, Located]:
     if session.spec.good == session.spec.bad:
         raise OombisectError(f"Session {session.id} is a single probe", "Name two probes, or a bisection.")
-    return probes_of(store, session, session.spec.good, session.spec.bad, rank)
+    ends = {"good": session.spec.good, "bad": session.spec.bad}
+    if session.spec.kind == "config":
+        if not session.verdict:
+            raise OombisectError(f"Session {session.id} has no verdict", "Resume it, or name two probes.")
+        ends = session.verdict["config"]["ends"]
+    return probes_of(store, session, ends["good"], ends["bad"], rank)
 
 
 def _repository(
@@ -130,7 +135,8 @@ def sides_of_step(store: Store, session: StoredSession, rank: int | None = None)
     if (inside := step.main_inside) is not None:
         bridge = step.evidence["descent"]["base"]["bridge"]
         return probes_of(store, session, f"{bridge}+{inside.parent}", f"{bridge}+{inside.point}", rank)
-    return probes_of(store, session, step.parent, step.point, rank)
+    states = step.evidence.get("points") or {"parent": step.parent, "point": step.point}  # a key's are told apart
+    return probes_of(store, session, states["parent"], states["point"], rank)
 
 
 def _size(step: StepVerdict) -> int:
