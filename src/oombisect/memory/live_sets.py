@@ -176,7 +176,7 @@ class _Segments:
 
     def _remove(self, address: int) -> None:
         if self._ends.pop(address, None) is not None:
-            self._starts.remove(address)
+            del self._starts[bisect_left(self._starts, address)]
             del self._used[address]
 
     def _around(self, address: int) -> int | None:

@@ -20,6 +20,7 @@ from oombisect.memory.allocator.recorded import Mismatch, RecordedDevice
 from oombisect.memory.capacity import NeededCapacity
 from oombisect.memory.requests import InitialRange, InitialSegment, Op, Requests
 from oombisect.memory.trace import DEFAULT_POOL
+from oombisect.units import format_bytes
 
 UNBOUNDED: Final = 1 << 62
 RESOLUTION: Final = 2 << 20
@@ -191,7 +192,7 @@ def needed(
 
     unlimited = unlimited or run(None)
     if unlimited.first_oom is not None:
-        raise ReplayError("the requests fail however large the device is: the memory fraction forbids them")
+        raise ReplayError(_why_never(unlimited.first_oom, device_bytes, fraction or settings.memory_fraction))
     if unlimited.peak_reserved == 0:
         return 0
     # In steps of the resolution: what is reserved is a multiple of it, so that no limit between two steps does more.
@@ -203,6 +204,13 @@ def needed(
         hint = None if oom is None else -(-(oom.reserved + oom.segment) // resolution)
         search = search.observe(steps, oom is None, hint)
     return min(search.result * resolution, unlimited.peak_reserved)
+
+
+def _why_never(oom: OutOfMemory, device_bytes: int, fraction: float | None) -> str:
+    if fraction is not None:
+        return f"a request fails however large the limit is: the memory fraction ({fraction:g}) forbids it"
+    asked = f"a request of {format_bytes(oom.size)} fails however large the limit is"
+    return f"{asked}: a device of {format_bytes(device_bytes)}, as is assumed, has no room for it"
 
 
 def check(
@@ -441,12 +449,10 @@ class _Run:
     def segments(self) -> tuple[InitialSegment, ...]:
         """All that the allocator has; streams and pools are indices of the requests."""
         numbers = {block: number for number, block in enumerate(self.live) if block is not None}
+        streams = {number: index for index, number in enumerate(self._stream_numbers)}
+        pools = {number: index for index, number in enumerate(self._pool_numbers)}
         return tuple(
-            replace(
-                segment,
-                stream=self._stream_numbers.index(segment.stream),
-                pool=self._pool_numbers.index(segment.pool),
-            )
+            replace(segment, stream=streams[segment.stream], pool=pools[segment.pool])
             for segment in self.allocator.segments(numbers)
         )
 

@@ -48,6 +48,8 @@ class ExpandableSegments:
         What was mapped before the device ran out stays mapped, as free blocks.
         """
         block = self._lowest_run(home, size) or self._new_segment(home, page)
+        if block.state == UNMAPPED and block.next is None and block.size < size:
+            return None  # more than a segment has addresses for: more than the device has memory
         if block.state == UNMAPPED and not self._map(block, min(block.size, size)):
             return None
         while block.size < size:

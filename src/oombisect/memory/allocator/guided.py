@@ -19,8 +19,8 @@ from oombisect.memory.allocator.recorded import RecordedDevice
 from oombisect.memory.allocator.rules import Rules
 from oombisect.memory.allocator.settings import Settings
 
-_MOST_LOOKS: Final = 20_000_000
-"""How many blocks are compared before no more is learned: some ten seconds."""
+_MOST_LOOKS: Final = 5_000_000
+"""How many blocks are looked at before no more is learned: some seconds."""
 
 
 class Ages:
@@ -29,40 +29,34 @@ class Ages:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._younger = [0] * (count + 1)  # a bit for each that is younger
+        self._younger: dict[int, set[int]] = {}
 
     def learn(self, older: int, younger: int) -> None:
         """One was made before another."""
-        self._younger[older] |= 1 << younger
+        self._younger.setdefault(older, set()).add(younger)
 
     def oldest_first(self) -> list[int]:
         """All numbers, oldest first: as they are, but for what was learned. What contradicts itself is left out."""
         waits = [0] * (self.count + 1)
-        for bits in self._younger:
-            for number in _ones(bits):
+        for found in self._younger.values():
+            for number in found:
                 waits[number] += 1
         ready = [number for number in range(1, self.count + 1) if not waits[number]]
         left = set(range(1, self.count + 1)) - set(ready)
-        found = []
+        ordered = []
+        rest = iter(sorted(left))
         while ready or left:
             if not ready:  # a circle: go on with the first of it
-                ready.append(min(left))
+                ready.append(next(number for number in rest if number in left))
                 left.remove(ready[0])
             number = heapq.heappop(ready)
-            found.append(number)
-            for younger in _ones(self._younger[number]):
+            ordered.append(number)
+            for younger in self._younger.get(number, ()):
                 waits[younger] -= 1
                 if not waits[younger] and younger in left:
                     left.remove(younger)
                     heapq.heappush(ready, younger)
-        return found
-
-
-def _ones(bits: int) -> Iterable[int]:
-    while bits:
-        lowest = bits & -bits
-        yield lowest.bit_length() - 1
-        bits ^= lowest
+        return ordered
 
 
 class GuidedAllocator(CachingAllocator):
@@ -90,12 +84,13 @@ class GuidedAllocator(CachingAllocator):
 
     def _choose(self, home: FreeBlocks, at: int, size: int) -> int:
         at = super()._choose(home, at, size)
-        if at < 0 or home.blocks[at].segment is not None:
+        if at < 0 or home.blocks[at].segment is not None or self._looks <= 0:
             return at
         keys = home.keys
         end = bisect_left(keys, (keys[at] >> ORDER_BITS) + 1 << ORDER_BITS, at)
         if end == at + 1:
             return at
+        self._looks -= end - at
         wanted = self.device.wanted
         found = next((i for i in range(at, end) if home.blocks[i].address == wanted), None)
         if found is None:
@@ -116,7 +111,6 @@ class GuidedAllocator(CachingAllocator):
         return ordered
 
     def _learn(self, older: Block, younger: Block) -> None:
-        first, second = older.order >> ADDRESS_BITS, younger.order >> ADDRESS_BITS
-        self._looks -= 1
-        if first != second and 0 < first <= self._ages.count and 0 < second <= self._ages.count and self._looks > 0:
+        first, second, count = older.order >> ADDRESS_BITS, younger.order >> ADDRESS_BITS, self._ages.count
+        if first != second and 0 < first <= count and 0 < second <= count:
             self._ages.learn(first, second)

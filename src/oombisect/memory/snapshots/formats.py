@@ -35,6 +35,9 @@ _MOST_UNKNOWN = 100
 _MOST_SETTINGS = 256
 _MOST_LINES = 1 << 31
 _HIGHEST = (1 << 64) - 1
+_MOST_MEMORY = 1 << 48  # more than any device has
+_MOST_REQUESTED = 1 << 60  # PyTorch refuses larger requests before it looks for memory
+_MOST_ADDRESS = 1 << 60
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _UNNAMED = "it does not look like torch.cuda.memory._snapshot()"
 
@@ -128,7 +131,7 @@ class _Reader:
         return kept
 
     def _segment(self, raw: Any) -> Segment:
-        address = _whole(raw["address"])
+        address = _whole(raw["address"], _MOST_ADDRESS)
         blocks = []
         following = address
         for block in _list(raw["blocks"], "its blocks"):
@@ -141,7 +144,7 @@ class _Reader:
             raise SnapshotError(f"{self.place} is neither small nor large")
         return Segment(
             address,
-            _whole(raw["total_size"]),
+            _whole(raw["total_size"], _MOST_MEMORY),
             _whole(raw.get("stream", 0)),
             kind == "small",
             tuple(blocks),
@@ -155,14 +158,15 @@ class _Reader:
             raise SnapshotError("it has more segments and blocks than a snapshot of its size may have")
 
     def _block(self, raw: Any, address: int) -> Block:
-        size, state = _whole(raw["size"]), raw["state"]
+        size, state = _whole(raw["size"], _MOST_MEMORY), raw["state"]
         if state not in _STATES:
             raise SnapshotError(f"{self.place} has a block that is {shown(_text(state))}")
         history = raw.get("history") or [{}]  # formats before 2.1
         requested = raw.get("requested_size", history[0].get("real_size", size))
         frames = raw.get("frames", history[0].get("frames"))
         state = "active_pending_free" if state == "active_awaiting_free" else str(state)
-        return Block(_whole(raw.get("address", address)), size, _whole(requested), state, self._stack(frames))
+        address = _whole(raw.get("address", address), _MOST_ADDRESS)
+        return Block(address, size, _whole(requested, _MOST_MEMORY), state, self._stack(frames))
 
     def _trace(self, events: list[Any], device: int) -> Trace:
         self.events_left -= len(events)
@@ -181,6 +185,7 @@ class _Reader:
         )
         self.place = f"a size of device {device}"
         trace.sizes = _column("Q", [event["size"] for event in known])
+        _check_sizes(trace, self.place)
         self.place = f"a stream of device {device}"
         trace.streams = _column("Q", [event.get("stream", 0) for event in known])
         self.place = f"a time of device {device}"
@@ -278,6 +283,16 @@ def _column(code: str, values: list[Any]) -> array[int]:
     if values and min(values) < 0:
         raise OverflowError("it is below zero")
     return array(code, values)
+
+
+def _check_sizes(trace: Trace, place: str) -> None:
+    """See that sizes and addresses are those of memory: only a request that failed may be for more than there is."""
+    failed = int(EventKind.OOM)
+    for kind, address, size in zip(trace.kinds, trace.addresses, trace.sizes, strict=True):
+        if size > _MOST_MEMORY and (kind != failed or size > _MOST_REQUESTED):
+            raise SnapshotError(f"{_UNNAMED}: {place} is {size} bytes, more than any device has")
+        if address > _MOST_ADDRESS and kind != failed:
+            raise SnapshotError(f"{_UNNAMED}: an address is {address:#x}, beyond any device's")
 
 
 def _whole(value: Any, most: int = _HIGHEST) -> int:
