@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,6 +110,12 @@ class Workload:
     def from_json(cls, data: Mapping[str, Any]) -> Workload:
         values: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in data.items()}
         return cls(**values)
+
+
+def as_given(recipe: str, workload: Mapping[str, Any]) -> str:
+    """What runs, as the end of a command line gives it: a command where `workload`, in JSON, has one."""
+    command = workload.get("command")
+    return f"-- {shlex.join(command)}" if command else f"--recipe {recipe}"
 
 
 @dataclass(frozen=True, slots=True)

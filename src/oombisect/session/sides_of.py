@@ -10,10 +10,13 @@ from pathlib import Path
 from oombisect.errors import OombisectError
 from oombisect.history.records import StoredProbe, StoredSession
 from oombisect.history.store import Store, open_store
+from oombisect.probing.workload import as_given
 from oombisect.readings import Outcome
+from oombisect.recipes.megatron_ci import PREFIX
 from oombisect.repo.bridge import BridgeRepository, open_repository
 from oombisect.repo.line_map import bridge_of
 from oombisect.repo.mirror import Say
+from oombisect.repo.whole import open_whole
 from oombisect.session.comparing import Comparison, compare
 from oombisect.session.snapshots_of import Located, database_for, names_probe, resolve_snapshot, snapshot_of_probe
 from oombisect.session.verdict import Report, StepVerdict
@@ -163,9 +166,10 @@ def _snapshot_at(store: Store, session: StoredSession, point: str, rank: int | N
             return snapshot_of_probe(probe, store, rank)
         except OombisectError as error:
             failure = failure or error
+    given = as_given(session.spec.recipe, session.spec.arguments.get("probe", {}))
     raise failure or OombisectError(
         f"No probe of {point[:12]} in session {session.id} measured memory",
-        f"Probe it: oombisect probe {point[:12]} --recipe {session.spec.recipe}.",
+        f"Probe it: oombisect probe {point[:12]} {given}.",
     )
 
 
@@ -200,4 +204,6 @@ def repository_of(
     if clone is not None and not clone.is_dir():
         clone = None  # the commits may also be in the cache
     # Outside of any checkout no path means the cached clone, as it did for the session.
-    return open_repository(repo or named, cache, cache, say, megatron or clone)
+    command = asked.get("command") or str(asked.get("recipe", "")).startswith(PREFIX)
+    opened = open_whole if command else open_repository
+    return opened(repo or named, cache, cache, say, megatron or clone)

@@ -12,6 +12,7 @@ from oombisect.errors import OombisectError
 from oombisect.files import irregular
 from oombisect.history.records import StoredProbe
 from oombisect.history.store import Store
+from oombisect.probing.workload import as_given
 from oombisect.readings import Outcome, RankReading, Reading
 
 _PROBE = re.compile(r"(?:(?P<session>[\w-]+)/)?(?P<probe>[0-9]{1,18})", re.ASCII)
@@ -123,7 +124,8 @@ def snapshot_of_probe(probe: StoredProbe, store: Store, rank: int | None = None)
             f"Probe {name} did not finish", f"Resume its session: oombisect resume {probe.spec.session}."
         )
     chosen = _rank(name, reading, rank)
-    again = f"Probe the point again: oombisect probe {probe.spec.point[:12]} --recipe {probe.spec.recipe} --fresh."
+    given = as_given(probe.spec.recipe, probe.spec.settings)
+    again = f"Probe the point again: oombisect probe {probe.spec.point[:12]} --fresh {given}."
     path = store.snapshot(probe.id, chosen.rank)
     if path is None:
         raise OombisectError(f"Probe {name} kept no snapshot of rank {chosen.rank}", again)
