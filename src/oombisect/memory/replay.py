@@ -161,6 +161,7 @@ def needed(
     *,
     device_bytes: int,
     fraction: float | None = None,
+    limit_is_fraction: bool = False,
     resolution: int = RESOLUTION,
     as_recorded: bool = True,
     unlimited: Replay | None = None,
@@ -171,6 +172,7 @@ def needed(
     monotonic in the limit: not every smaller one is claimed to fail.)
 
     Args:
+        limit_is_fraction: the memory fraction is set to each limit that is tried, so that garbage is collected.
         resolution: how close the result must come, bytes; with the default it is exact, unless a large segment is set
             to a size that is no multiple of 2 MiB.
         unlimited: the replay without a limit, where it was made before.
@@ -180,13 +182,14 @@ def needed(
     """
 
     def run(limit: int | None) -> Replay:
+        share = min(1.0, limit / device_bytes) if limit_is_fraction and limit is not None else fraction
         return replay(
             requests,
             settings,
             rules,
             device_bytes=device_bytes,
             limit=limit,
-            fraction=fraction,
+            fraction=share,
             as_recorded=as_recorded,
         )
 
@@ -196,14 +199,18 @@ def needed(
     if unlimited.peak_reserved == 0:
         return 0
     # In steps of the resolution: what is reserved is a multiple of it, so that no limit between two steps does more.
-    least = min(requests.peak_requested(), unlimited.peak_reserved)
-    search = NeededCapacity.start(-(-least // resolution), -(-unlimited.peak_reserved // resolution), 1)
+    least, enough = min(requests.peak_requested(), unlimited.peak_reserved), unlimited.peak_reserved
+    while limit_is_fraction and run(enough).first_oom is not None:  # collecting garbage may fragment memory
+        enough += -(-max(enough // 8, 1) // resolution) * resolution
+        if enough > 2 * max(unlimited.peak_reserved, device_bytes):
+            raise ReplayError("a request fails under each limit that was tried while garbage is collected")
+    search = NeededCapacity.start(-(-least // resolution), -(-enough // resolution), 1)
     while (steps := search.next()) is not None:
         oom = run(steps * resolution).first_oom
         # All that could be released was: with as much more as was asked for, this request would have been served.
         hint = None if oom is None else -(-(oom.reserved + oom.segment) // resolution)
         search = search.observe(steps, oom is None, hint)
-    return min(search.result * resolution, unlimited.peak_reserved)
+    return min(search.result * resolution, enough)
 
 
 def _why_never(oom: OutOfMemory, device_bytes: int, fraction: float | None) -> str:

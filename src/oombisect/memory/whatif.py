@@ -24,6 +24,9 @@ STANDARD = (
 """The settings worth a try before the code is changed; the first are PyTorch's defaults."""
 
 
+NOT_MONOTONIC = "under one of the settings the run survives a smaller limit than the one it fails under"
+
+
 @dataclass(frozen=True, slots=True)
 class WhatIf:
     """What one setting would have done; sizes are bytes of the allocator alone.
@@ -89,8 +92,8 @@ def under(
 ) -> WhatIf:
     """Replay `requests` under one setting; arguments as for `what_if`.
 
-    PyTorch's garbage collector acts only where a memory fraction is set: it is set to the limit here, so that the row
-    says what both together do.
+    PyTorch's garbage collector acts only where a memory fraction is set. Where none is, it is set to the limit here,
+    to the known one and to each that is tried, so that the row says what both together do.
     """
     as_recorded = replace(settings, text="") == replace(recorded, text="")
 
@@ -107,9 +110,9 @@ def under(
 
     unlimited = run(None, fraction)
     limited = least = None
+    collects = settings.garbage_collection_threshold > 0 and settings.memory_fraction is None and fraction is None
     if limit is not None:
-        collects = settings.garbage_collection_threshold and settings.memory_fraction is None
-        limited = run(limit, min(1.0, limit / device_bytes) if collects and fraction is None else fraction)
+        limited = run(limit, min(1.0, limit / device_bytes) if collects else fraction)
     if unlimited.survived:
         least = needed(
             requests,
@@ -117,7 +120,13 @@ def under(
             rules,
             device_bytes=device_bytes,
             fraction=fraction,
+            limit_is_fraction=collects,
             as_recorded=as_recorded,
             unlimited=unlimited,
         )
+    if limit is not None and limited is not None and least is not None:
+        if limited.survived:
+            least = min(least, limit)
+        elif least <= limit:
+            unlimited = replace(unlimited, notes=(*unlimited.notes, NOT_MONOTONIC))
     return WhatIf(settings.text, unlimited, limited, least)

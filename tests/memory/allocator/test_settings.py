@@ -177,3 +177,16 @@ def test_rules_guessed_from_a_snapshot() -> None:
     assert guess_rules({}).name == TORCH_2_9.name
     for settings in ({"max_round_threshold": -1}, {"max_split_size": -1}, {}):
         assert guess_rules(settings).reason
+
+
+@pytest.mark.parametrize("value", [3, 48, -4, True, 2.0, "x", 10**30])
+def test_a_snapshot_with_divisions_that_pytorch_never_writes(value: object) -> None:
+    with pytest.raises(SettingsError, match="powers of 2 or 0") as error:
+        Settings.of_snapshot({"roundup_power2_divisions": {"1": value}}, TORCH_2_14)
+    assert len(str(error.value)) < 120
+
+
+def test_a_huge_number_is_named_and_cut() -> None:
+    with pytest.raises(SettingsError, match=r"max_split_size_mb is '1000.*too large") as error:
+        Settings.parse("max_split_size_mb:1" + "0" * 5000, TORCH_2_14)
+    assert len(str(error.value)) < 150

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from oombisect.memory.snapshots import SnapshotError, load
+from oombisect.memory.allocator import Settings, rules_for
+from oombisect.memory.replay import ReplayError, check, needed, replay
+from oombisect.memory.snapshots import SnapshotError, load, requests_of
+from oombisect.memory.snapshots.formats import snapshot_of
 from oombisect.memory.trace import Block, EventKind, Frame, PoolId, Snapshot
 
 BASE = 1 << 40
@@ -142,3 +145,31 @@ def test_segments_are_in_order_of_address(tmp_path: Path) -> None:
 def test_what_is_wrong_and_where(value: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises(SnapshotError, match=said):
         opened(value, tmp_path)
+
+
+@pytest.mark.parametrize("size", [1 << 50, 1 << 62, (1 << 64) - 1])
+@pytest.mark.parametrize("action", ["alloc", "segment_alloc", "segment_map", "free_requested"])
+def test_sizes_that_no_device_has_are_refused(size: int, action: str) -> None:
+    event = {"action": action, "addr": 1 << 40, "size": size, "stream": 0}
+    with pytest.raises(SnapshotError, match="more than any device has"):
+        snapshot_of({"segments": [], "device_traces": [[event]]}, 10, 10, 10)
+    block = {"address": 1 << 40, "size": size, "state": "inactive", "frames": []}
+    with pytest.raises(SnapshotError):
+        snapshot_of({"segments": [{"address": 1 << 40, "total_size": size, "blocks": [block]}]}, 10, 10, 10)
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+@pytest.mark.parametrize("size", [1 << 50, (1 << 60) - 1])
+def test_an_absurd_request_that_failed_is_replayed(size: int, expandable: bool) -> None:
+    events = [{"action": "oom", "device_free": 0, "size": size, "stream": 0}]
+    settings = {"expandable_segments": expandable}
+    snapshot = snapshot_of({"segments": [], "device_traces": [events], "allocator_settings": settings}, 10, 10, 10)
+    requests = requests_of(snapshot.devices[0], snapshot)
+    rules = rules_for("2.14.1")
+    told = Settings.of_snapshot(snapshot.settings, rules)
+    assert check(requests, told, rules, device_bytes=80 << 30).exact
+    assert replay(requests, told, rules, device_bytes=80 << 30).survived is not expandable
+    assert not replay(requests, told, rules, device_bytes=80 << 30, limit=70 << 30).survived
+    if expandable:  # it has more addresses than the device memory, and no more
+        with pytest.raises(ReplayError, match="no room"):
+            needed(requests, told, rules, device_bytes=80 << 30)

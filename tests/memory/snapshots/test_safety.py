@@ -459,3 +459,11 @@ def test_what_pickle_writes_of_plain_values_passes(value: Any, protocol: int) ->
     if not wide:
         check_opcodes(data)
         unpickle(data)
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_what_a_pickle_wants_to_call_is_what_is_told(protocol: int, folder: Path) -> None:
+    data = pickle.dumps({"segments": [], "wanted": print}, protocol)
+    with pytest.raises(SnapshotError, match=r"more than plain values \((STACK_)?GLOBAL at byte") as error:
+        read(data, folder)
+    assert "nothing of it was run" in str(error.value)

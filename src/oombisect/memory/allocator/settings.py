@@ -26,6 +26,10 @@ IGNORED: Final = frozenset({
 """Settings that do not change where device memory comes from, and are not read."""
 
 
+_MOST_DIGITS: Final = 9  # PyTorch reads numbers of 32 bits
+_MOST_SHOWN: Final = 40
+
+
 class SettingsError(ValueError):
     """The text is no allocator setting that PyTorch (of these rules) accepts."""
 
@@ -140,14 +144,15 @@ class Settings:
         )
         split = settings.get("max_split_size", -1)
         if not isinstance(split, int):
-            raise SettingsError(f"max_split_size is {split!r}")
+            raise SettingsError(f"max_split_size must be a number, not {_shown(split)}")
         if "max_split_size" in settings:
             found = replace(found, max_split_size=split if split > 0 else UNLIMITED)
         divisions = settings.get("roundup_power2_divisions")
         if isinstance(divisions, Mapping):
             values = [divisions.get(str(1 << power), 0) for power in range(INTERVALS)]
-            if not all(isinstance(value, int) and value >= 0 for value in values):
-                raise SettingsError(f"roundup_power2_divisions are {divisions!r}")
+            wrong = next((value for value in values if value != 0 and not _is_division(value)), None)
+            if wrong is not None:
+                raise SettingsError(f"roundup_power2_divisions must be powers of 2 or 0, not {_shown(wrong)}")
             found = replace(found, roundup=tuple(values) if any(values) else ())
         return found
 
@@ -175,9 +180,16 @@ def _pairs(text: str) -> list[tuple[str, str]]:
 
 
 def _integer(key: str, value: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,15}", value):
-        raise SettingsError(f"{key} must be a number, not {value!r}")
+    if not re.fullmatch(r"[0-9]+", value):
+        raise SettingsError(f"{key} must be a number, not {_shown(value)}")
+    if len(value) > _MOST_DIGITS:
+        raise SettingsError(f"{key} is {_shown(value)}, which is too large: leave it out for no limit")
     return int(value)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def _fraction(key: str, value: str, *, inclusive: bool) -> float:
@@ -220,3 +232,7 @@ def _divisions(value: str, rules: Rules) -> tuple[int, ...]:
 
 def _is_power_of_two(number: int) -> bool:
     return number > 0 and number & (number - 1) == 0
+
+
+def _is_division(value: object) -> bool:
+    return type(value) is int and _is_power_of_two(value)

@@ -26,8 +26,8 @@ _NAMES: Final = {ord(opcode.code): opcode.name for opcode in pickletools.opcodes
 _STOP: Final = ord(".")
 _TEXTS: Final = {ord("\x8c"): 1, ord("X"): 4, ord("\x8d"): 8}
 """The opcodes of texts (SHORT_BINUNICODE, BINUNICODE, BINUNICODE8), and how many bytes tell their length."""
-_OLD: Final = frozenset(map(ord, "0124FILSVcdgilopt"))
-"""Opcodes of protocols 0 and 1, besides what calls or names things."""
+_OLD: Final = frozenset(map(ord, "0124FILSVdglpt"))
+"""Opcodes of protocols 0 and 1, without those that call or name things: these are what a hostile file has."""
 _WAY_OUT: Final = "if it is yours, write it with torch.cuda.memory._dump_snapshot"
 
 
