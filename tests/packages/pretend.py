@@ -84,7 +84,8 @@ def lock_text(pins: Mapping[str, str]) -> str:
             source, files = '{ git = "https://git.invalid/x.git?rev=abc#abc" }', ""
         elif not version:
             version, files = "9.9", ""
-        needs = 'dependencies = [{ name = "tokenizers" }]' if name == "transformers" and "tokenizers" in pins else ""
+        needed = {"transformers": "tokenizers", "transformer-engine": "transformer-engine-cu13"}.get(name)
+        needs = f'dependencies = [{{ name = "{needed}" }}]' if needed in pins else ""
         lines += ["", "[[package]]", f'name = "{name}"', f'version = "{version.removeprefix("git+")}"']
         lines += [f"source = {source}", needs, files]
     return "\n".join(lines) + "\n"

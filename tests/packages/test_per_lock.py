@@ -127,6 +127,21 @@ def test_a_build_from_source_is_stood_in_for_by_the_release_below_it(world: Pack
     assert any("from source" in note for note in report.bad.notes)
 
 
+def test_a_compiled_part_that_is_not_there_does_not_come(world: PackageWorld) -> None:
+    for name in ("transformer-engine", "transformer-engine-cu13"):
+        make_wheel(world.index, name, "2.18.0")
+    make_wheel(world.index, "transformer-engine", "2.17.0")
+    make_wheel(world.index, "torch", "2.14")
+    world.environment("torch", "transformer-engine==2.17.0")
+    world.locked(
+        [(mib(8000), {"transformer-engine": "2.18.0", "transformer-engine-cu13": "2.18.0"}), (mib(9800), None)]
+    )
+    report = world.per_lock()
+    assert report.bad.versions["transformer-engine"] == "2.18.0"
+    assert "transformer-engine-cu13" not in report.bad.versions
+    assert any("does without" in note for note in report.bad.notes)
+
+
 def test_one_of_ones_own_making_is_kept(world: PackageWorld) -> None:
     """A container's compiled Transformer Engine cannot be replaced by a release."""
     make_wheel(world.index, "transformer-engine", "2.17.0")

@@ -64,6 +64,15 @@ class Installed:
         """Whether a package, or one that is a part of it by its name, brings compiled code."""
         return any(p.compiled for n, p in self.packages.items() if n == name or n.startswith(f"{name}-"))
 
+    def does_without(self, name: str, packages: Iterable[str]) -> bool:
+        """Whether one of `packages` is there and `name` is a part of it, by its name, that is not.
+
+        Transformer Engine's Python package alone over the probe's stand-in must not get its compiled part.
+        """
+        return name not in self.packages and any(
+            name.startswith(f"{whole}-") and whole in self.packages for whole in packages
+        )
+
     def _reach(self, names: Iterable[str]) -> set[str]:
         """`names` and all they need, extras asked for included."""
         pending = [(name, "") for name in names]

@@ -109,8 +109,11 @@ class LockEnvironments:
     def _over_session(self, locked: Locked) -> PointEnvironment:
         """Only what differs from what is there is installed; what the lock takes from elsewhere is judged by that."""
         there = self.environments.installed
-        pins = {pin.name: pin.requirement for pin in locked.pins if not _is(there.packages, pin)}
-        notes = []
+        foreign = [pin for pin in locked.pins if there.does_without(pin.name, NEEDED)]
+        notes = [
+            f"uv.lock has {pin.name} {pin.version}, which the session's environment does without" for pin in foreign
+        ]
+        pins = {p.name: p.requirement for p in locked.pins if p not in foreign and not _is(there.packages, p)}
         kept = [f"{name} {there.packages[name].version}" for name in locked.left_out if name in there.packages]
         if kept:
             notes.append(f"uv.lock leaves to the container, so kept as in the session's environment: {', '.join(kept)}")
