@@ -70,6 +70,20 @@ assert names == ["me"] * 4 and dist.get_rank() == 3 and dist.get_world_size(grou
 dist.barrier()
 """
 
+RANKS = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("nccl")
+weight = torch.nn.Parameter(torch.ones(1 << 20, device="cuda"))
+optimizer = torch.optim.AdamW([weight])
+for step in range(4):
+    weight.sum().backward()
+    dist.all_reduce(weight.grad)
+    optimizer.step()
+    if step == 1 and dist.get_rank() == 1:
+        torch.empty(1 << 40, dtype=torch.uint8, device="cuda")
+"""
+
 
 class Shop:
     """Runs programs with the hook before them."""
@@ -179,6 +193,18 @@ class TestTraining:
         assert code == 0, output
         result = shop.result(3)
         assert parse_result(result, 3).outcome is Outcome.EXACT and result["world_size"] == 4
+
+    def test_all_ranks_of_a_launcher_are_watched_with_a_real_process_group(self, shop: Shop) -> None:
+        program = shop.folder / "program.py"
+        program.write_text(RANKS)
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program)]
+        env = shop.environment(True, process_group="nccl")
+        done = subprocess.run([sys.executable, *launch], env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 1, done.stderr
+        first, second = shop.result(0), shop.result(1)
+        assert (second["outcome"], second["failed_phase"]) == ("censored", "step_3")
+        assert first["phases"]["step_1"]["allocated_peak"] == second["phases"]["step_1"]["allocated_peak"] >= 16 * MIB
+        assert first["world_size"] == second["world_size"] == 2
 
 
 def python(shop: Shop, code: str, **env: str) -> subprocess.CompletedProcess[str]:

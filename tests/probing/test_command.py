@@ -87,10 +87,15 @@ def test_the_error_of_a_rank_says_more_than_the_launchers_log(tmp_path: Path) ->
 @pytest.mark.parametrize("killed", [None, Killed.TIME])
 def test_out_of_memory_on_one_rank_decides_whatever_became_of_the_others(tmp_path: Path, killed: Killed | None) -> None:
     end = ended(1, killed)
-    found = [told(end, 0, "signal", Outcome.INFRA, reason="ended by SIGTERM"), told(end, 1, "error", Outcome.CENSORED)]
+    found = [
+        told(end, 0, "signal", Outcome.INFRA, reason="ended by SIGTERM"),
+        told(end, 1, "error", Outcome.CENSORED, reason="out of device memory in step_1"),
+        told(end, 2, "iterations"),
+    ]
     reading = judged(found, tmp_path, end)
-    assert reading.outcome is Outcome.CENSORED
-    assert [rank.rank for rank in reading.ranks] == [1]
+    assert (reading.outcome, reading.reason) == (Outcome.CENSORED, "rank 1: out of device memory in step_1")
+    assert [rank.rank for rank in reading.ranks] == [1, 2]
+    assert reading.notes == ("ranks that left no result, ended when another ran out of memory: 0",)
 
 
 def test_an_out_of_memory_error_that_was_caught_counts_where_the_command_failed(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ class Watch:
 
         self.pid = os.getpid()
         self.started = time.monotonic()
-        if self.job.limit_bytes and not self.job.simulated:
+        if self.job.limit_bytes and self.job.process_group != "fake":
             with torch.cuda.device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()):
                 environment.cap_memory(self.job.limit_bytes)
         self.history = History(self.out / f"snapshot-{self.pid}.pickle.gz", self.job.record_history)

@@ -192,11 +192,8 @@ def _failed(found: Sequence[RankResult], dead: RankResult) -> list[RankResult]:
     """Of a command that failed: the ranks that ran out of memory, else the error that one told, else how it died."""
     starved = [_starved(result) for result in found]
     if any(result.outcome is Outcome.CENSORED for result in starved):
-        ended = dead.ended
-        silent = [
-            RankResult(r.rank, Outcome.UNRESOLVED, "", ended) for r in starved if r.outcome is not Outcome.CENSORED
-        ]
-        return [*(result for result in starved if result.outcome is Outcome.CENSORED), *silent]
+        measured = (Outcome.CENSORED, Outcome.EXACT)
+        return [r if r.outcome in measured else RankResult(r.rank, r.outcome, r.reason, dead.ended) for r in starved]
     own = next((result for result in found if result.outcome is Outcome.UNRESOLVED), None)
     return [own] if own is not None and dead.ended.killed is None else [dead]
 

@@ -72,7 +72,8 @@ def open_workshop(
             f"the limit of {format_bytes(limit)} is above the device's {format_bytes(device.capacity)}",
             "A run cannot be shown to fit more than the device has; probe on a larger virtual GPU instead.",
         )
-    if request.runs_command and not device.simulated and (request.world_size or request.ranks or request.prepare):
+    made_up = request.world_size or request.ranks or request.prepare
+    if request.runs_command and device.process_group != "fake" and made_up:
         raise OombisectError(
             "--world-size, --ranks and --prepare make up a world on a virtual GPU, and this is a real one",
             "Put what starts the ranks into the command, for example `torchrun --nproc-per-node 8 train.py`.",
