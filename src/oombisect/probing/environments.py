@@ -123,13 +123,10 @@ class Environments:
             after = survey(Interpreter(python, self.base.version, ()))
             orphans = self.installed.orphans(after, "torch")
             if orphans:
-                uv.run("pip", "uninstall", "--quiet", "--python", str(python), *orphans)
-                came = [
-                    f"{name}=={package.version}"
-                    for name, package in after.packages.items()
-                    if self.installed.packages.get(name) != package
-                ]
-                uv.run("pip", "install", "--quiet", "--python", str(python), "--no-deps", "--reinstall", *came)
+                came = {n: p.version for n, p in after.packages.items() if self.installed.packages.get(n) != p}
+                uv.run("pip", "uninstall", "--quiet", "--python", str(python), *orphans, *came)
+                again = [f"{name}=={version}" for name, version in came.items()]
+                uv.run("pip", "install", "--quiet", "--python", str(python), "--no-deps", *again)
             record = {"base": str(self.base.path), "requirements": change.requirements, "removed": orphans}
             (place / _RECORD).write_text(json.dumps(record, indent=1) + "\n")
             place.rename(home)
