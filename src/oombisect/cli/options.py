@@ -19,7 +19,8 @@ Recipe = Annotated[
     typer.Option(
         "--recipe",
         metavar="NAME",
-        help="The workload: a recipe function of Bridge, or a model and mode such as qwen3_8b_lora.",
+        help="The workload: a recipe function of Bridge, a model and mode such as qwen3_8b_lora, or ci:TEST, a test of "
+        "Megatron-LM's CI (docs/command.md).",
         show_default=False,
     ),
 ]
@@ -54,7 +55,8 @@ Repo = Annotated[
     Path | None,
     typer.Option(
         metavar="PATH",
-        help="A Megatron Bridge clone. Default: the current directory, else a clone in the cache.",
+        help="A Megatron Bridge clone, or for a command any git repository. Default: the current directory, else a clone "
+        "of Bridge in the cache.",
         show_default=False,
     ),
 ]
