@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import time
 from typing import Any
 
 import pytest
@@ -12,6 +16,7 @@ from oombisect.history.records import SessionState
 from oombisect.probing.environments import Environments, releases
 from oombisect.probing.interpreter import inspect_interpreter
 from tests.session import toy
+from tests.session.test_resume import cli
 from tests.session.world import Quiet
 
 from .pretend import PackageWorld
@@ -108,6 +113,29 @@ def test_a_session_goes_on_with_the_releases_it_began_with(world: PackageWorld) 
     assert [step.point for step in report.verdict.steps] == ["2.2"]
     plain = [probe["versions"]["torch"] for probe in world.probes() if not probe["limit"] and not probe["alloc_conf"]]
     assert sorted(plain) == ["2.0", "2.1", "2.1", "2.2", "2.2", "2.3"]  # each once, and the step's sides afresh
+
+
+def test_kill_9_in_a_build_then_resume(world: PackageWorld) -> None:
+    """As a user runs it: nothing half-built is used, no finished probe is repeated, the verdict is the same."""
+    world.releases_of("torch", _STEP)
+    world.environment("torch==2.3")
+    world.shas = toy.history(world.repo, [toy.mib(8000)])
+    options = ["--recipe", toy.RECIPE, "--repo", str(world.repo), "--python", str(world.python), "--limit", "9900MiB"]
+    running = cli(world.folder, "releases", "torch", "2.0..2.3", *options, "--json")
+    home = world.folder / "cache/oombisect/environments"
+    deadline = time.monotonic() + 120
+    while not list(home.glob(".*/environment/bin/python")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(running.pid, signal.SIGKILL)
+    running.communicate()
+    assert list(home.glob(".*/environment")), "it was not killed in a build"
+    resumed = cli(world.folder, "resume", "last", "--json")
+    output, errors = resumed.communicate(timeout=300)
+    assert resumed.returncode == 0, errors
+    report = json.loads(output)
+    assert [step["point"] for step in report["verdict"]["steps"]] == ["2.2"]
+    assert not list(home.glob(".*"))
+    assert "finished" in cli(world.folder, "resume", "last").communicate(timeout=60)[1]
 
 
 @pytest.fixture

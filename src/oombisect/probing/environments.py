@@ -96,7 +96,10 @@ class Environments:
                     "Free some space there, or choose another cache folder.",
                     ExitCode.INFRASTRUCTURE,
                 ) from error
-            self._built[key] = inspect_interpreter(home / "bin" / "python")
+            try:
+                self._built[key] = inspect_interpreter(home / "bin" / "python")
+            except OombisectError as error:  # it was built here, so it is the machine that fails
+                raise OombisectError(error.cause, f"Delete {home} and try again.", ExitCode.INFRASTRUCTURE) from error
         return self._built[key]
 
     def _build(self, change: Change, home: Path) -> None:
