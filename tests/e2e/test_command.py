@@ -46,7 +46,7 @@ def history(tmp_path: Path) -> list[str]:
     shas = []
     for number, layers in enumerate((4, 4, 12, 12)):
         (repo / "model.py").write_text(MODEL.format(layers=layers))
-        (repo / "version.py").write_text(f"VERSION = {number}\n")
+        (repo / f"note_{number}.py").write_text(f"NUMBER = {number}\n")
         git(repo, "add", "--all")
         git(repo, "commit", "--quiet", "-m", f"{layers} layers")
         shas.append(git(repo, "rev-parse", "HEAD"))

@@ -55,8 +55,8 @@ Repo = Annotated[
     Path | None,
     typer.Option(
         metavar="PATH",
-        help="A Megatron Bridge clone, or for a command any git repository. Default: the current directory, else a clone "
-        "of Bridge in the cache.",
+        help="A Megatron Bridge clone, or for a command any git repository. Default: the current directory, else a "
+        "clone of Bridge in the cache.",
         show_default=False,
     ),
 ]
