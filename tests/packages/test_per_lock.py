@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from oombisect.axes.releases import Moved, arrange, moved
 from oombisect.errors import ExitCode, OombisectError
@@ -170,6 +172,26 @@ def test_packages_move_in_an_order_that_breaks_nothing() -> None:
     assert _order({"a": ["b<2"], "b": []}, {"a": ["b>=2"], "b": []}) == ["a+b"]
     assert _order({"a": ["b<2"], "b": ["c<2"], "c": []}, {"a": [], "b": [], "c": ["a>=2"]}) == ["a", "b", "c"]
     assert _order({"a": ["b<2"], "b": ["c<2"], "c": ["a<2"]}, {"a": [], "b": [], "c": []}) == ["a+b+c"]
+
+
+_NAMES = "abcdef"
+_RULES = st.dictionaries(st.sampled_from(_NAMES), st.lists(st.sampled_from(_NAMES), max_size=3), max_size=6)
+
+
+@given(before=_RULES, after=_RULES)
+def test_no_state_on_the_way_breaks_a_rule_that_its_packages_have(
+    before: dict[str, list[str]], after: dict[str, list[str]]
+) -> None:
+    old = {name: [f"{other}<2" for other in before.get(name, ())] for name in _NAMES}
+    new = {name: [f"{other}>=2" for other in after.get(name, ())] for name in _NAMES}
+    groups = arrange(_moves(*_NAMES), old, new)
+    done: set[str] = set()
+    for group in groups:
+        done |= {change.package for change in group}
+        for name in _NAMES:
+            assert name not in done or not set(after.get(name, ())) - done
+            assert name in done or not set(before.get(name, ())) & done
+    assert done == set(_NAMES) and sum(map(len, groups)) == len(_NAMES)
 
 
 def test_what_is_likely_to_matter_moves_first() -> None:

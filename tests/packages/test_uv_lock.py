@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -128,6 +130,25 @@ def test_circles_end() -> None:
 def test_what_is_no_lock_is_said_to_be_none(text: bytes, reason: str) -> None:
     with pytest.raises(UnusableLock, match=reason):
         read_lock(text, ["torch"], "3.12.1")
+
+
+_WHOLE = lock(
+    package("transformers", "5.3.0", '{ name = "tokenizers", marker = "python_full_version < \'4\'" }'),
+    package("tokenizers", "0.22.2", more="resolution-markers = [\"sys_platform == 'linux'\"]"),
+    package("te", "2.18.0+e7", source='{ git = "https://git.invalid/te.git" }', files=False),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(_WHOLE) - 1), st.binary(max_size=3)), min_size=1, max_size=4))
+def test_a_spoiled_lock_is_read_or_refused_in_words(edits: list[tuple[int, bytes]]) -> None:
+    text = _WHOLE
+    for place, new in edits:
+        text = text[:place] + new + text[place + len(new) // 2 + 1 :]
+    try:
+        read_lock(text, ["transformers", "te"], "3.12.1")
+    except UnusableLock as error:
+        assert str(error)
 
 
 def test_a_name_that_is_an_option_is_refused() -> None:
