@@ -147,6 +147,7 @@ result = {
     "phases": {"step_1": {"allocated_peak": 10 + rank, "reserved_peak": 20 + rank}}, "config": config,
     "config_hash": hashlib.sha256(text.encode()).hexdigest(), "cold_compile": "cold" in sys.argv,
 }
+(Path(job["out"]) / f"snapshot-{os.getpid()}.pickle.gz").write_text("")
 (Path(job["out"]) / f"result-{rank}.json").write_text(json.dumps(result))
 """
 
@@ -191,6 +192,7 @@ def test_a_run_that_had_to_compile_is_done_again_once(tmp_path: Path) -> None:
     runner, call, sources, out = probe(tmp_path, ["python", "train.py", "cold"])
     runner.run(call, sources, out, PLAIN)
     assert (out / "runs-0").read_text() == "xx"
+    assert len(list(out.glob("snapshot-*"))) == 1
 
 
 def test_a_command_that_is_not_there_makes_the_point_unresolved(tmp_path: Path) -> None:

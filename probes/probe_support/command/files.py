@@ -72,6 +72,10 @@ def write(out: Path, rank: int, result: dict[str, Any]) -> None:
         for other in others:
             if other.get("snapshot"):
                 (out / other["snapshot"]).unlink(missing_ok=True)
+        if result.get("snapshot"):
+            named = f"snapshot-{rank}.pickle.gz"
+            (out / result["snapshot"]).replace(out / named)
+            result["snapshot"] = named
         temporary = path.with_name(path.name + ".part")
         temporary.write_text(json.dumps(result, indent=1))
         temporary.replace(path)

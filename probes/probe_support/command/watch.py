@@ -74,7 +74,7 @@ class Watch:
         if self.job.limit_bytes and self.job.process_group != "fake":
             with torch.cuda.device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()):
                 environment.cap_memory(self.job.limit_bytes)
-        self.history = History(self.out / f"snapshot-{self.pid}.pickle.gz", self.job.record_history)
+        self.history = History(self.out / f"recording-{self.pid}.pickle.gz", self.job.record_history)
         self.phases = Phases(busiest_device)
         atexit.register(self.finish, "exit")
         os._exit = self._exit  # type: ignore[assignment]

@@ -58,6 +58,8 @@ class CommandProbe:
         results: list[RankResult] = []
         for _ in range(_TRIES):
             results = []
+            for stale in (*out.glob("result-*.json"), *out.glob("snapshot-*.pickle.gz")):
+                stale.unlink()
             for rank in self._ranks(ranks):
                 results += self._run(call, sources, out, variation, rank)
             if not any(result.cold_compile for result in results):
@@ -76,9 +78,6 @@ class CommandProbe:
     def _run(
         self, call: CommandCall, sources: Sources, out: Path, variation: Variation, rank: int | None
     ) -> list[RankResult]:
-        for stale in out.glob("result-*.json"):
-            if rank is None or stale.name == f"result-{rank}.json":
-                stale.unlink()
         named = rank or 0
         job = out / f"job-{named}.json"
         job.write_text(json.dumps(self._job(call, sources, out, variation), indent=1, sort_keys=True) + "\n")
@@ -95,6 +94,8 @@ class CommandProbe:
                 raise
             reason = f"{call.argv[0]} cannot be started: {error.strerror or error}"
             return [RankResult(named, Outcome.UNRESOLVED, reason, Ended(CANNOT_TEST, None, 0.0, 0))]
+        for left in out.glob("recording-*"):  # by processes that were killed
+            left.unlink()
         told = [named] if rank is not None else _ranks_told(out)
         found = [result for number in told if (result := read_result(out, number, ended))]
         return judge(found, out, named, ended, self.limits)
