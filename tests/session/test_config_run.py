@@ -138,6 +138,22 @@ def test_a_key_that_adds_nothing_but_beside_another_is_found(world: ConfigWorld)
     assert pair["bytes"]["allocated"] == 2100 * MIB
 
 
+@pytest.mark.parametrize("keys", [("train.a_mode", "train.a_size"), ("train.a_mode", "model.hidden")])
+def test_a_key_that_cannot_be_taken_back_alone_is_taken_back_with_its_partner(
+    world: ConfigWorld, keys: tuple[str, str]
+) -> None:
+    """The good mode needs the good size: the chain never meets that, the bad side does."""
+    key, partner = keys
+    config = {**CONFIG, "train": CONFIG["train"] | {"a_mode": 1, "a_size": 1}}  # type: ignore[operator]
+    first = {"train.a_size": 1, "model.hidden": 64}[partner]
+    truth = Truth(config, adds={f"{key}=2": 2100 * MIB}, needs=[(f"{key}=1", f"{partner}={first}")])
+    report = world.diff(truth, GOOD, bad(f"{key}=2", f"{partner}=9", "optimizer.lr=0.2", "train.zeta=1"))
+    assert sum(named(report).values()) == 2100 * MIB
+    minimal = told(report)["minimal_revert"]
+    assert isinstance(minimal, dict) and minimal["fits"] is True
+    assert {found["path"] for found in minimal["keys"]} >= {key, partner}
+
+
 def test_what_the_probe_sets_itself_and_what_no_assignment_makes_move_last(world: ConfigWorld) -> None:
     truth = Truth(CONFIG, adds={"model.kind=toy.Fat": 2000 * MIB}, settled={"train.iters": 3}, fixed=["model.kind"])
     report = world.diff(truth, GOOD, bad("model.kind=toy.Fat", "train.iters=500", "optimizer.lr=0.2"))

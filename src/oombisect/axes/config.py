@@ -224,6 +224,37 @@ def _concerns(rule: Rule, group: Group) -> bool:
     return any(map(rule.concerns, group.names))
 
 
+def companions(
+    good: Settings, bad: Settings, groups: Sequence[Group], others: Iterable[Group], rules: Sequence[Rule] = RULES
+) -> tuple[Group, ...] | None:
+    """What must return to the good side's values together with `groups`, so that no rule is broken that both ends keep.
+
+    None: nothing of `others` helps.
+    """
+    together, spare = list(groups), [group for group in others if group not in groups and not group.rest]
+    while broken := _broken_by(good, bad, together, rules):
+        needed = [group for group in spare if group not in together and any(_concerns(rule, group) for rule in broken)]
+        if not needed:
+            return None
+        together += needed
+    return tuple(together[len(groups) :])
+
+
+def _broken_by(good: Settings, bad: Settings, groups: Sequence[Group], rules: Sequence[Rule]) -> list[Rule]:
+    state = moved(bad, good, [key for group in groups for key in group.keys])
+    return [rule for rule in rules if rule.holds(good) and rule.holds(bad) and not rule.holds(state)]
+
+
+def alike(groups: Sequence[Group], others: Iterable[Group]) -> tuple[Group, ...]:
+    """Of `others`, those whose keys stand beside one of `groups` and begin with the same word, as `recompute_*` do."""
+    stems = {stem for group in groups for stem in _stems(group)}
+    return tuple(group for group in others if not group.rest and stems & _stems(group))
+
+
+def _stems(group: Group) -> set[tuple[str, ...]]:
+    return {(*key.path[:-1], key.path[-1].partition("_")[0]) for key in group.keys}
+
+
 def broken_rules(good: Settings, bad: Settings, state: Settings, rules: Sequence[Rule] = RULES) -> tuple[str, ...]:
     """The rules that both ends keep and `state` does not, in words."""
     return tuple(r.text for r in rules if r.holds(good) and r.holds(bad) and not r.holds(state))

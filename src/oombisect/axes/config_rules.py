@@ -79,6 +79,12 @@ def _layers_divide(settings: Settings) -> bool:
     return chunks > 0 and settings.whole("model.num_layers", 0) % chunks == 0
 
 
+def _recompute(settings: Settings) -> bool:
+    if settings.get("model.recompute_granularity") != "full":
+        return True
+    return bool(settings.get("model.recompute_method") and settings.get("model.recompute_num_layers"))
+
+
 def _user_buffers(settings: Settings) -> bool:
     return not (settings.get("ddp.nccl_ub") and _expandable(settings))
 
@@ -129,6 +135,11 @@ RULES = (
             *_BY_HAND,
         ),
         _layers_divide,
+    ),
+    Rule(
+        "full recomputation needs a method and a number of layers",
+        ("model.recompute_granularity", "model.recompute_method", "model.recompute_num_layers"),
+        _recompute,
     ),
     Rule("NCCL user buffers do not work with expandable segments", ("ddp.nccl_ub", *_CONFS), _user_buffers),
     Rule(

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from oombisect.axes.config import Chain, Group, broken_rules, moved
+from oombisect.axes.config import Chain, Group, broken_rules, companions, moved
 from oombisect.axes.config_rules import Settings
 from oombisect.history.signature import finite, json_hash
 from oombisect.probing.description import Description
@@ -103,20 +103,27 @@ class ConfigLine:
         return ()
 
     def reverted(self, index: int) -> Target:
-        """See `Line.reverted`."""
-        return self.returned([self.chain.groups[index - 1]])
+        """See `Line.reverted`; what must return with it does."""
+        groups = [self.chain.groups[index - 1]]
+        return self.returned([*groups, *self.companions(groups)])
 
-    def returned(self, groups: Sequence[Group]) -> Target:
-        """The bad config with these groups at the good side's values.
+    def companions(self, groups: Sequence[Group]) -> tuple[Group, ...]:
+        """What must return to the good side's values together with `groups`.
 
         Raises:
-            CannotRevert: a rule speaks against it.
+            CannotRevert: known rules allow no such state.
         """
-        settings = self.settings_without(groups)
-        if broken := broken_rules(self.good.settings, self.bad.settings, settings):
-            raise CannotRevert("; ".join(broken))
+        found = companions(self.good.settings, self.bad.settings, groups, self.chain.groups)
+        if found is None:
+            raise CannotRevert(
+                "; ".join(broken_rules(self.good.settings, self.bad.settings, self.settings_without(groups)))
+            )
+        return found
+
+    def returned(self, groups: Sequence[Group]) -> Target:
+        """The bad config with these groups at the good side's values."""
         name = " and ".join(group.name for group in groups)
-        call = self._call(settings, not any(group.rest for group in groups))
+        call = self._call(self.settings_without(groups), not any(group.rest for group in groups))
         return self.commit.target(f"bad without {name}", f"the bad config without {name}", call)
 
     def settings_without(self, groups: Sequence[Group]) -> Settings:

@@ -269,11 +269,11 @@ class _Run:
             rejected_states(self.store.probes(self.session)),
         )
         report = bisection.report(
-            named_by_key(verdict, line, told),
+            named_by_key(verdict, line, told, bad_side),
             workload=self.workshop.prober.workload.to_json() | {"device": self.workshop.device.name},
             reproduce=[self._reproduce()],
         )
-        return replace(report, config=config_json(facts, line, told, bad_side.found))
+        return replace(report, config=config_json(facts, line, told, bad_side))
 
     def _options(self) -> Options:
         request = self.request

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from oombisect.axes.config import Chain, Group, Key
+from oombisect.axes.config import Chain, Group, Key, alike
 from oombisect.axes.config_effects import NONE, Effects, Names
 from oombisect.axes.config_rules import RULES
 from oombisect.history.records import StoredProbe
@@ -46,12 +46,18 @@ class Facts:
 
 @dataclass
 class BadSide:
-    """Probes of the bad config with groups at the good side's values; `found` are those probes by what was returned."""
+    """Probes of the bad config with groups at the good side's values.
+
+    `quiet` are groups that did nothing in the chain: where others are rejected alone, some of these return with them.
+    `found` are the probes by what was to be returned, `partners` what returned with it.
+    """
 
     line: ConfigLine
     measurer: Measurer
     limit: int
+    quiet: tuple[Group, ...] = ()
     found: dict[Names, Measured] = field(default_factory=dict)
+    partners: dict[Names, tuple[Group, ...]] = field(default_factory=dict)
 
     def end(self, index: int) -> Observation:
         """The reading of a point of the line."""
@@ -59,12 +65,20 @@ class BadSide:
 
     def without(self, groups: Sequence[Group]) -> Observation:
         """The bad config with these at the good side's values."""
+        names = frozenset(group.name for group in groups)
         try:
-            target = self.line.returned(groups)
+            needed = self.line.companions(groups)
         except CannotRevert as error:
             return Conflict(str(error))
-        measured, seen = self._observe(target, "revert")
-        self.found[frozenset(group.name for group in groups)] = measured
+        if loud := [group.name for group in needed if group not in self.quiet]:
+            return Conflict(f"it only goes together with {' and '.join(loud)}")
+        seen: Observation = Conflict("nothing was tried")
+        for more in dict.fromkeys(((), alike(groups, self.quiet), self.quiet)):
+            extra = tuple(group for group in (*needed, *more) if group not in groups)
+            measured, seen = self._observe(self.line.returned([*groups, *dict.fromkeys(extra)]), "revert")
+            if not isinstance(seen, Unresolved):
+                self.found[names], self.partners[names] = measured, tuple(dict.fromkeys(extra))
+                break
         return seen
 
     def _observe(self, target: Target, purpose: str = "measure") -> tuple[Measured, Observation]:
@@ -93,22 +107,23 @@ def look_at_bad_side(bad_side: BadSide, conclusion: Conclusion, survey: Survey, 
     if conclusion.kind in ("budget", "infra") or not steps:
         return None
     groups = {group.name: group for group in chain.groups}
+    bad_side.quiet = tuple(group for group in chain.groups if group.name not in steps)
     bad = bad_side.end(chain.count - 1)
     without: dict[Names, Observation] = {NONE: bad}
-    quiet = [group for group in chain.groups if group.name not in steps]
     answer = "yes"
-    if quiet:
-        answer, before = "not-tried", bad_side.without(quiet) if isinstance(bad, Exact) else None
+    if bad_side.quiet:
+        answer, before = "not-tried", bad_side.without(bad_side.quiet) if isinstance(bad, Exact) else None
         if isinstance(before, Unresolved | Conflict):
             answer = "rejected"
         elif isinstance(before, Exact) and isinstance(bad, Exact):
             answer = "yes" if survey.agree(before, bad) else "moved"
     if answer == "moved":
-        late_chain, found = late(quiet)
+        late_chain, found = late(bad_side.quiet)
         for step in found.steps:
             if step.blurred_with is None:
                 group = late_chain.groups[step.index - 1]
                 groups[group.name], steps[group.name] = group, Delta()
+                bad_side.quiet = tuple(other for other in bad_side.quiet if not other.names & group.names)
     good = bad_side.end(0)
     while True:
         effects = Effects(tuple(steps), steps, without, good, conclusion.epsilon, bad_side.limit)
@@ -118,9 +133,7 @@ def look_at_bad_side(bad_side: BadSide, conclusion: Conclusion, survey: Survey, 
         without[wanted] = bad_side.without([groups[name] for name in sorted(wanted)])
 
 
-def config_json(
-    facts: Facts, line: ConfigLine, told: Effected | None, found: Mapping[Names, Measured]
-) -> dict[str, Any]:
+def config_json(facts: Facts, line: ConfigLine, told: Effected | None, bad_side: BadSide) -> dict[str, Any]:
     """The report's part on the diff: `config` in docs/json.md."""
     chain = line.chain
     point = {key.name: group.name for group in chain.groups for key in group.keys}
@@ -134,9 +147,9 @@ def config_json(
         ],
         "rejected": [{"point": name, "reason": reason} for name, reason in facts.rejected],
         "quiet_keys": "not-tried" if told is None else told.quiet,
-        "effects": [] if effects is None else [_effect(effects, name) for name in effects.names],
+        "effects": [] if effects is None else [_effect(effects, name, bad_side) for name in effects.names],
         "interactions": [] if effects is None else _interactions(effects),
-        "minimal_revert": None if told is None else _minimal(told, found),
+        "minimal_revert": None if told is None else _minimal(told, bad_side),
     }
 
 
@@ -152,13 +165,14 @@ def _bytes(delta: Delta | None) -> dict[str, int] | None:
     return {"allocated": delta.allocated, "reserved": delta.reserved, "external": delta.external}
 
 
-def _effect(effects: Effects, name: str) -> dict[str, Any]:
+def _effect(effects: Effects, name: str, bad_side: BadSide) -> dict[str, Any]:
     alone = effects.without.get(frozenset({name}))
     return {
         "point": name,
         "chain_bytes": _bytes(effects.forward[name]),
         "own_bytes": _bytes(effects.own(name)),
         "interacts": effects.interacts(name),
+        "returned_with": [group.name for group in bad_side.partners.get(frozenset({name}), ())],
         "fits_without": alone.fits if isinstance(alone, Exact) else None,
         "rejected": alone.reason if isinstance(alone, Unresolved | Conflict) else None,
     }
@@ -174,12 +188,13 @@ def _interactions(effects: Effects) -> list[dict[str, Any]]:
     return told
 
 
-def _minimal(told: Effected, found: Mapping[Names, Measured]) -> dict[str, Any] | None:
+def _minimal(told: Effected, bad_side: BadSide) -> dict[str, Any] | None:
     smallest = told.effects.smallest()
     if smallest is None:
         return None
-    measured, names = found[smallest.names], sorted(smallest.names)
-    keys = [key for name in names for key in told.groups[name].keys]
+    measured, names = bad_side.found[smallest.names], sorted(smallest.names)
+    groups = [*(told.groups[name] for name in names), *bad_side.partners[smallest.names]]
+    keys = [key for group in groups for key in group.keys]
     return {
         "goal": "fits" if told.effects.wants_fit else "growth-gone",
         "points": names,
@@ -195,7 +210,7 @@ def _minimal(told: Effected, found: Mapping[Names, Measured]) -> dict[str, Any] 
     }
 
 
-def named_by_key(verdict: Verdict, line: ConfigLine, told: Effected | None) -> Verdict:
+def named_by_key(verdict: Verdict, line: ConfigLine, told: Effected | None, bad_side: BadSide) -> Verdict:
     """The verdict with keys for points; where their probes are to be found goes into the evidence."""
     names = {line.targets[0].key: "good"}
     groups = {"good": Group(())}
@@ -211,7 +226,7 @@ def named_by_key(verdict: Verdict, line: ConfigLine, told: Effected | None) -> V
         if not evidence.get("config_changes"):  # a variable: that the configs are the same says nothing
             evidence.pop("config_changes", None)
         if told is not None and name in told.effects.names:
-            evidence["own_effect"] = _effect(told.effects, name)
+            evidence["own_effect"] = _effect(told.effects, name, bad_side)
         return replace(
             found,
             point=name,
