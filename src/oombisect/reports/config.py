@@ -14,6 +14,7 @@ _QUIET = {
     "moved": "keys that did nothing in their turn do something beside others (listed with 0 B in the chain)",
     "rejected": "whether the other keys do anything on the bad side is not known: that state is rejected",
 }
+_METRICS = {"allocated": "peak allocated", "reserved": "peak reserved", "external": "outside PyTorch"}
 _MANY = 12
 
 
@@ -52,22 +53,22 @@ def _effects(effects: Sequence[Mapping[str, Any]], label: str) -> list[str]:
         if found["rejected"]:
             told.append(printable(f"{found['point']} cannot be taken back alone: {found['rejected']}"))
         elif found["interacts"]:
-            turn, own = found["chain_bytes"]["allocated"], found["own_bytes"]["allocated"]
+            own, turn = found["own_bytes"], found["chain_bytes"]
+            name = max(_METRICS, key=lambda name: abs(own[name] - turn[name]))
             told.append(
-                f"{found['point']} adds {format_delta(own)} peak allocated to the bad config,"
-                f" and added {format_delta(turn)} in its turn{label}"
+                f"{found['point']} adds {format_delta(own[name])} {_METRICS[name]} to the bad config,"
+                f" and added {format_delta(turn[name])} in its turn{label}"
             )
+        if found["returned_with"]:
+            told.append(printable(f"{found['point']} was taken back with {', '.join(found['returned_with'])}"))
     return told
 
 
 def _interaction(found: Mapping[str, Any], label: str) -> str:
     one, other = found["points"]
-    size = found["bytes"]["allocated"]
-    if abs(size) * 2 < abs(found["bytes"]["reserved"]):
-        size, what = found["bytes"]["reserved"], "peak reserved"
-    else:
-        what = "peak allocated"
-    added = f"{format_bytes(abs(size))} {'more' if size > 0 else 'less'} {what}"
+    name = max(_METRICS, key=lambda name: abs(found["bytes"][name]))
+    size = found["bytes"][name]
+    added = f"{format_bytes(abs(size))} {'more' if size > 0 else 'less'} {_METRICS[name]}"
     return f"{one} and {other} together add {added} than each adds without the other{label}"
 
 

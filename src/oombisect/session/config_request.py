@@ -56,6 +56,11 @@ class ConfigRequest:
                 "--env per-lock is for ranges of commits, and both configs run at one", "Leave it out, or use --python."
             )
         BisectRequest("", self.probe, self.find, budget=self.budget, min_step_bytes=self.min_step_bytes)
+        if self.probe.runs_command or self.probe.per_lock:
+            what = "--env per-lock" if self.probe.per_lock else f"--recipe {self.probe.recipe}"
+            raise OombisectError(
+                f"{what} does not go with a config diff", "Both sides are configs of Bridge recipes, at one commit."
+            )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

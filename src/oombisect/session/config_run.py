@@ -341,5 +341,4 @@ class _Run:
                 words += [f"--{name}-set", override]
             for variable, value in side.env.items():
                 words += [f"--{name}-env", f"{variable}={value}"]
-        options = probe_options(request.probe, self.workshop)
-        return shlex.join([*words, *(options if request.probe.recipe else options[2:])])
+        return shlex.join([*words, *probe_options(request.probe, self.workshop)])
