@@ -368,7 +368,8 @@ def run_forked(path: str) -> int:
     from probe_support import environment
 
     prepared_for = raw.get("simulated", True) and raw.get("process_group", "fake") == "fake"
-    if not prepared_for or raw.get("transformer_engine") or environment.read_at_import(variables):
+    read_before = environment.read_at_import(variables)
+    if not prepared_for or raw.get("transformer_engine") or read_before or environment.in_bad_fork():
         _exec()
     return run(path)
 

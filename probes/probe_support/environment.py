@@ -79,6 +79,11 @@ def read_at_import(names: Iterable[str]) -> bool:
     return any(not name.startswith(_READ_LATE) for name in names)
 
 
+def in_bad_fork() -> bool:
+    """Whether this process was forked off one in which CUDA was asked something: older torch then refuses the GPU here."""
+    return bool(torch.cuda._is_in_bad_fork())
+
+
 def imported(roots: Mapping[str, str]) -> list[str]:
     """The files of each root that this process has imported, as `name:relative/path`, sorted. The deepest root wins."""
     bases = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import types
 from pathlib import Path
@@ -116,3 +117,24 @@ def test_only_variables_read_at_import_need_a_new_start() -> None:
     late = ("NCCL_NVLS_ENABLE", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_DEVICE_MAX_CONNECTIONS", "TORCH_NCCL_HIGH_PRIORITY")
     assert not environment.read_at_import(late)
     assert environment.read_at_import((*late, "NVTE_FUSED_ATTN"))
+
+
+def test_a_fork_in_which_torch_refuses_the_gpu_starts_afresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.9 does where an import of the worker counted devices."""
+    import bridge_train
+
+    class Afresh(Exception):
+        pass
+
+    def start_afresh() -> None:
+        raise Afresh
+
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps({"simulated": True, "process_group": "fake"}))
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(bridge_train, "_exec", start_afresh)
+    monkeypatch.setattr(bridge_train, "run", lambda _: 0)
+    assert bridge_train.run_forked(str(path)) == 0
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
+    with pytest.raises(Afresh):
+        bridge_train.run_forked(str(path))
