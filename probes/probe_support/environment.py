@@ -80,7 +80,7 @@ def read_at_import(names: Iterable[str]) -> bool:
 
 
 def in_bad_fork() -> bool:
-    """Whether this process was forked off one in which CUDA was asked something: older torch then refuses the GPU here."""
+    """Whether the process this was forked off asked CUDA something: older torch then refuses the GPU here."""
     return bool(torch.cuda._is_in_bad_fork())
 
 
