@@ -70,8 +70,8 @@ def test_the_commit_that_made_the_model_larger_is_named_and_compared(
     assert code == 0, document
     step = document["verdict"]["steps"][0]
     assert (step["point"], step["subject"], step["confirmed"]) == (history[2], "12 layers", "yes")
-    # Eight layers more: weights, gradients and two states of each.
-    assert 8 * 4 * 4 * MIB <= step["delta_bytes"]["allocated"] < 8 * 4 * 5 * MIB
+    # Eight layers more: weights, gradients and two states of each, and what the optimizer's step takes besides.
+    assert 8 * 4 * 4 * MIB <= step["delta_bytes"]["allocated"] < 8 * 4 * 6 * MIB
     assert document["bad"]["simulated"] and document["good"]["ranks"][0]["phases"].keys() >= {"setup", "step_3"}
     code, compared = oombisect(tmp_path, cache_home, "compare", "--json")
     assert code == 0, compared
