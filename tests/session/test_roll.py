@@ -8,6 +8,7 @@ import os
 import shlex
 import signal
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,14 @@ import pytest
 from oombisect.cli.sessions_of import clock
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.history.store import open_store
-from oombisect.repo.bridge import open_repository
+from oombisect.probing.workload import Sources
+from oombisect.repo.bridge import BridgeRepository, open_repository
+from oombisect.session.measuring import Target
+from oombisect.session.opening import targets_of
 from oombisect.session.request import ProbeRequest
 from oombisect.session.single import probe_commit
 from oombisect.session.verdict import Report, StepVerdict
+from tests.repo.history import GITLINK
 
 from . import toy
 from .rolls import Rolls, run
@@ -142,6 +147,66 @@ def test_both_parts_of_a_roll_contribute_and_interact(world: World, rolls: Rolls
     assert rolls.name(inner["point"]) == "m2"
     assert inner["delta_bytes"]["allocated"] == 1400 * MIB  # under the new Bridge
     assert descent["growth"]["allocated"] == 1400 * MIB
+
+
+class Locks:
+    """Environments of locks: that of `two` takes 300 MiB more than that of `one`."""
+
+    def __init__(self, repository: BridgeRepository) -> None:
+        self.repository = repository
+
+    def of(self, env_lock: str) -> Environment:
+        (text,) = self.repository.mirror.contents([env_lock.partition(":")[0]])
+        return Environment(300 * MIB if text == b"two" else 0)
+
+
+@dataclass(frozen=True)
+class Environment:
+    more: int
+
+    @property
+    def trees(self) -> dict[str, int]:
+        return {"environment": self.more}
+
+    def around(self, target: Target) -> Target:
+        return replace(target, trees={**target.trees, **self.trees}, lay_out=lambda: self.weigh(target.lay_out()))
+
+    def weigh(self, sources: Sources) -> Sources:
+        for name in ("allocated", "reserved"):
+            file = sources.paths[0] / "megatron/bridge/memory" / name
+            file.write_text(str(json.loads(file.read_text()) + self.more))
+        return sources
+
+    def without(self, before: Environment, after: Environment) -> Environment:
+        return replace(self, more=self.more - after.more + before.more)
+
+
+def test_dependencies_are_a_third_part_where_each_commit_has_its_own(
+    world: World, rolls: Rolls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(*arguments: Any) -> Any:
+        return replace(targets_of(*arguments), locks=Locks(arguments[0].repository))  # type: ignore[arg-type]
+
+    monkeypatch.setattr("oombisect.session.running.targets_of", locked)
+    rolls.start()
+    rolls.bridge.commit("lock", {"uv.lock": "one"})
+    rolls.core("m1", 1200)
+    rolls.core("m2")
+    memory = {"allocated": 8200 * MIB, "reserved": 8300 * MIB}
+    files = {f"src/megatron/bridge/memory/{name}": f"{size}\n" for name, size in memory.items()}
+    roll = rolls.bridge.commit("roll", {"uv.lock": "two", **files}, gitlinks={GITLINK: rolls.ids["m2"]})
+    report = run(world, rolls, range="main~1..main")
+    (descent,) = descents(report)
+    assert allocated(descent["shares_bytes"]) == {"bridge": 200, "dependencies": 300, "megatron-lm": 1200}
+    assert descent["interaction_bytes"]["allocated"] == 0
+    assert descent["environment"] == {"held_fixed": False, "lock_changed": True}
+    assert len(descent["corners"]) == 6
+    sizes = {(c["bridge"] == roll, c["megatron-lm"] == rolls.ids["m2"], c["environment"] == roll): c["peak_allocated"]
+             for c in descent["corners"]}  # fmt: skip
+    for (bridge, megatron, environment), size in sizes.items():
+        assert size == (8000 + 200 * bridge + 1200 * megatron + 300 * environment) * MIB
+    assert [rolls.name(step["point"]) for step in descent["steps"]] == ["m1"]
+    assert descent["steps"][0]["delta_bytes"]["allocated"] == 1200 * MIB
 
 
 def test_a_roll_that_the_old_bridge_cannot_run_is_walked_under_the_new_one(world: World, rolls: Rolls) -> None:
