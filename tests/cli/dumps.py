@@ -65,6 +65,13 @@ def dump_of_a_death(path: Path, program: Program, asked: int) -> Path:
     return edit(path, device_traces=[[*trace, failed]])
 
 
+def dump_of_the_end(path: Path, program: Program, events: int) -> Path:
+    """The last events of a run alone, as a full ring buffer keeps them."""
+    record(path, program)
+    (trace,) = _read(path)["device_traces"]
+    return edit(path, device_traces=[trace[-events:]])
+
+
 def dump_without_allocations(path: Path) -> Path:
     """Recording was on, and nothing was allocated."""
     record(path, plain())

@@ -23,6 +23,7 @@ from tests.cli.dumps import (
     dump,
     dump_devices,
     dump_of_a_death,
+    dump_of_the_end,
     dump_without_allocations,
     edit,
     pinned,
@@ -126,12 +127,27 @@ def test_a_run_that_died_is_not_said_to_fit(command: Command, tmp_path: Path) ->
     assert said.code == 0  # nothing shows that it would not fit
     row = next(line for line in said.out.splitlines() if "(as recorded)" in line)
     assert row.count("at least 2.83 GiB") == 3 and row.rstrip().endswith("so far")  # with the request that failed
-    assert "so far: all that was recorded fits" in said.out and "died of an out-of-memory error" in said.out
+    assert "so far: under these settings all that was recorded fits" in said.out
+    assert "died of an out-of-memory error" in said.out and "(--external SIZE counts it)" in said.out
+    said = command("replay", died, *ONE, "--limit", "4GiB", "--external", "1GiB")
+    assert said.code == 0 and "--external" not in said.out  # it has been counted
     told = command("replay", died, *ONE, "--limit", "4GiB", "--json").document
     assert (told["fits"], told["complete"], told["perfect"]["fits"]) == (None, False, None)
     assert all(row["is_lower_bound"] and row["fits"] is None for row in told["settings"])
     told = command("replay", died, *ONE, "--limit", "2GiB", "--json").document
     assert (told["fits"], told["exit"], told["perfect"]["fits"]) == (False, 1, False)
+
+
+def test_a_recording_that_begins_late_is_not_said_to_fit(command: Command, tmp_path: Path) -> None:
+    """Its first events are lost, as a ring buffer loses them: those of a block of 900 MiB that was freed again."""
+    late = dump_of_the_end(tmp_path / "late.gz", [*plain(), ("alloc", "c", 4 * MIB), ("alloc", "d", 4 * MIB)], 2)
+    said = command("replay", late, *ONE, "--limit", "1GiB")
+    assert said.code == 0 and "the recording begins when there is memory already" in said.out
+    rows = [line for line in said.out.splitlines() if "(as recorded)" in line or "(approximate)" in line]
+    assert len(rows) == 2 and all("at least" in row and row.rstrip().endswith("so far") for row in rows)
+    told = command("replay", late, *ONE, "--limit", "1GiB", "--json").document
+    assert (told["fits"], told["complete"], told["perfect"]["fits"]) == (None, False, None)
+    assert command("replay", late, *ONE, "--limit", "800MiB").code == 1  # of less even this part shows that it fails
 
 
 def test_nothing_allocated_is_no_answer(command: Command, tmp_path: Path) -> None:

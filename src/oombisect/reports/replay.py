@@ -44,7 +44,7 @@ def render_replay(report: ReplayReport, console: Console) -> None:
     named.append(("a perfect allocator", ("", "", perfect, _fits(report.perfect_fits, report, history))))
     _sizes("settings", named, console)
     if any(_SO_FAR in cells for _, cells in named):
-        line(f"  {_SO_FAR}: all that was recorded fits", "dim")
+        line(f"  {_SO_FAR}: under these settings all that was recorded fits", "dim")
     if any(_NONE in cells for _, cells in named):
         line(f"  {_NONE}: the memory fraction forbids it on any device", "dim")
     for row in report.rows:
@@ -96,7 +96,7 @@ def _beside_limit(size: int, report: ReplayReport) -> str:
 
 
 def _fits(fits: bool | None, report: ReplayReport, history: History) -> str:
-    """Of a run that died nobody knows what it would have asked for next."""
+    """Of a run that is not known to its ends nobody knows whether it would fit."""
     if fits is None:
         return "" if history.complete or report.limit is None else _SO_FAR
     return "yes" if fits else "no"

@@ -24,7 +24,15 @@ from oombisect.units import format_bytes
 from oombisect.virtual_gpu.profiles import PROFILES, GpuProfile, parse_gpu
 
 SCHEMA = 1
+LATE = (
+    "the recording begins when there is memory already: what the run took before is not known, so sizes are at least what"
+    " the whole run needed (a recording from the start tells: _record_memory_history before the first allocation)"
+)
 DIED = "the run died of an out-of-memory error: sizes are at least what it needed, and include the request that failed"
+UNEXPLAINED = (
+    "what failed when it was recorded fits here: memory outside PyTorch is not counted (--external SIZE counts it), or the"
+    " run had less memory than this limit"
+)
 _DEFAULT_GPU = "virtual:h100-80gb"
 _TORCH = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}([.+a-z].*)?", re.ASCII)
 
@@ -39,13 +47,13 @@ class Row:
 
     @property
     def fits(self) -> bool | None:
-        """Under the limit; None: no limit, the setting is refused, or the run died and might have asked for more."""
+        """Under the limit; None: no limit, the setting is refused, or more may have been asked for than was recorded."""
         fits = self.answer.fits
         return None if fits and not self.history.complete else fits
 
     @property
     def is_lower_bound(self) -> bool:
-        """The sizes are those up to a request that failed: when it was recorded, or for a memory fraction."""
+        """The sizes are those of a part of the run: what was recorded, or what a memory fraction let it get to."""
         shown = self.answer.unlimited
         return not self.history.complete or (shown is not None and not shown.survived)
 
@@ -96,14 +104,14 @@ class ReplayReport:
 
     @property
     def perfect_fits(self) -> bool | None:
-        """Whether a perfect allocator fits the limit; None: no limit, or the run died and might have asked for more."""
+        """Whether a perfect allocator fits the limit; None: no limit, or more may have been asked for than was recorded."""
         if self.limit is None or (self.perfect <= self.limit and not self.history.complete):
             return None
         return self.perfect <= self.limit
 
     @property
     def fits(self) -> bool | None:
-        """Whether every device fits as recorded; None: no limit, or one died and might have asked for more."""
+        """Whether every device fits as recorded; None: no limit, or one is not known to its ends."""
         answers = {row.fits for row in self.devices}
         return next((answer for answer in (False, None) if answer in answers), True)
 
@@ -116,7 +124,9 @@ class ReplayReport:
         """What a reader should know of the histories and of the replays, each said once."""
         told = [*self.chosen, *self.history.snapshot.notes]
         for row in self.devices:
-            told += [] if row.history.complete else [DIED]
+            told += [DIED] if row.history.died else []
+            told += [UNEXPLAINED] if row.history.died and row.answer.fits and not self.external else []
+            told += [LATE] if row.history.begins_late else []
             told += row.history.requests.notes
         for row in self.rows:
             told += row.answer.unlimited.notes if row.answer.unlimited else ()

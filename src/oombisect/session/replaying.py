@@ -72,15 +72,24 @@ class History:
         found = sites(self.snapshot.stacks[stack], self._places)
         return [f"{site.function} ({place_text(site)})" for site in found[:_MOST_FRAMES]]
 
-    @cached_property
+    @property
     def complete(self) -> bool:
-        """Whether the history goes on after the last request that failed when it was recorded.
+        """Whether it is the history of the whole run; if not, the run needed at least what a replay says."""
+        return not self.died and not self.begins_late
 
-        If not, the run died there: what it would have asked for next is not known, so what it needs is at least what a
-        replay says, under any settings.
-        """
+    @cached_property
+    def died(self) -> bool:
+        """The last request failed when it was recorded: what would have been asked for next is not known."""
         last = self.requests.ops.rfind(Op.ALLOC)
-        return last < 0 or self.requests.addresses[self.requests.blocks[last]] != NOWHERE
+        return last >= 0 and self.requests.addresses[self.requests.blocks[last]] == NOWHERE
+
+    @property
+    def begins_late(self) -> bool:
+        """There was memory before the first recorded event: how much there once was is not known.
+
+        The recording was begun in the middle of the run, or kept its last events only (`max_entries`).
+        """
+        return bool(self.requests.initial) or self.requests.unmatched_frees > 0
 
     @cached_property
     def peak_requested(self) -> int:
