@@ -56,10 +56,9 @@ class ConfigRequest:
                 "--env per-lock is for ranges of commits, and both configs run at one", "Leave it out, or use --python."
             )
         BisectRequest("", self.probe, self.find, budget=self.budget, min_step_bytes=self.min_step_bytes)
-        if self.probe.runs_command or self.probe.per_lock:
-            what = "--env per-lock" if self.probe.per_lock else f"--recipe {self.probe.recipe}"
+        if self.probe.runs_command:
             raise OombisectError(
-                f"{what} does not go with a config diff", "Both sides are configs of Bridge recipes, at one commit."
+                f"--recipe {self.probe.recipe} has no config", "Both sides are configs of recipes of Bridge."
             )
 
     def to_json(self) -> dict[str, Any]:
