@@ -64,6 +64,7 @@ _LABELS: dict[Verdict, str] = {
     "outside": "points outside PyTorch's allocator",
     "limit": "a limit below the device's capacity",
     "host": "host memory, not the device's",
+    "contradictory": "the numbers contradict each other: nothing is proven",
     "unknown": "the message does not tell",
 }
 _REPLAY = (
@@ -79,6 +80,7 @@ _NEXT: dict[Verdict, tuple[str, ...]] = {
     "limit": ("Raise that limit, or lower what is alive.",),
     "host": ("`dmesg -T | grep -i -e oom -e 'killed process'` and the scheduler's accounting name the process.",
              "Look at DataLoader workers, pinned memory, CPU offload and checkpoint loading."),
+    "contradictory": ("See whether the log was mixed up or cut; look for another printing of the error.", _REPLAY),
     "unknown": (_PROCESSES, _REPLAY),
 }  # fmt: skip
 

@@ -138,3 +138,67 @@ def test_mps(allocated: str, other: str, requested: str, verdict: str) -> None:
 def test_messages_without_numbers_prove_nothing(text: str, verdict: str) -> None:
     told = judged(text)
     assert (told.verdict, told.proven) == (verdict, False) and told.says
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (allocator("11.00 GiB", "1.00 GiB", "10.00 GiB", "1.00 GiB", "0 bytes", process=OWN.format("15.89 GiB")),
+         "Free memory (10.00 GiB) is more than the device has (1.00 GiB)"),
+        (allocator("2.00 GiB", "8.00 GiB", "0.10 GiB", "1.00 GiB", "0 bytes", process=OWN.format("15.89 GiB")),
+         "What this process uses (15.89 GiB) is more than the device has"),
+        (allocator("2.00 GiB", "8.00 GiB", "0.10 GiB", "9.00 GiB", "1.00 GiB"), "Reserved memory (10.00 GiB)"),
+        (allocator("2.00 GiB", "8.00 GiB", "0.10 GiB", "1.00 GiB", "0 bytes", private="2.00 GiB"),
+         "Memory in private pools (2.00 GiB) is more than is allocated"),
+        (allocator("2.00 GiB", "8.00 GiB", "0.10 GiB", "1.00 GiB", "0 bytes",
+                   process="Process 12 has 9.00 GiB memory in use. " + OWN.format("2.00 GiB")),
+         "A process that is listed uses more (9.00 GiB)"),
+        (allocator("9.00 GiB", "8.00 GiB", "3.00 GiB", "5.00 GiB", "0 bytes", process=OWN.format("5.50 GiB")),
+         "sum up to 8.49 GiB, more than the device has (8.00 GiB)"),
+    ],
+)  # fmt: skip
+def test_numbers_that_contradict_each_other_prove_nothing(record: OomRecord, why: str) -> None:
+    told = assess(record)
+    assert (told.verdict, told.proven) == ("contradictory", False)
+    assert any(why in sentence for sentence in told.says), told.says
+
+
+def test_more_allocated_than_reserved_contradicts_itself() -> None:
+    told = judged(
+        "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 8.00 GiB total capacity; 5.00 GiB already allocated; "
+        "0.50 GiB free; 4.00 GiB reserved in total by PyTorch)"
+    )
+    assert (told.verdict, told.proven) == ("contradictory", False)
+
+
+def test_a_sum_that_is_off_by_rounding_contradicts_nothing() -> None:
+    told = assess(allocator("2.00 GiB", "8.00 GiB", "0.50 GiB", "7.00 GiB", "0 bytes", process=OWN.format("7.51 GiB")))
+    assert (told.verdict, told.proven) == ("capacity", True)
+
+
+@pytest.mark.parametrize("size", ["-2.00 GiB", "nan GiB", "inf GiB", "123456789012345678901234567890 GiB", "? GiB"])
+def test_a_request_that_no_size_can_be_is_an_error_all_the_same(size: str) -> None:
+    found = parse_message(
+        f"CUDA out of memory. Tried to allocate {size}. GPU 0 has a total capacity of 8.00 GiB of which 0.50 GiB is "
+        "free. Of the allocated memory 7.00 GiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "
+        "unallocated."
+    )
+    assert isinstance(found, OomRecord)
+    assert (found.requested, assess(found).verdict) == (None, "unknown")
+    assert found.capacity is not None
+
+
+@pytest.mark.parametrize("size", ["-2.00 GiB", "nan GiB", "123456789012345678901234567890 GiB"])
+def test_such_a_request_needs_no_other_numbers(size: str) -> None:
+    found = parse_message(f"CUDA out of memory. Tried to allocate {size}. GPU 9999...")
+    assert isinstance(found, OomRecord)
+    assert found.requested is None
+
+
+def test_a_negative_number_is_not_read_as_a_positive_one() -> None:
+    found = parse_message(
+        "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 8.00 GiB total capacity; 5.00 GiB already allocated; "
+        "-3.00 GiB free; 6.00 GiB reserved in total by PyTorch)"
+    )
+    assert isinstance(found, OomRecord)
+    assert found.free is None

@@ -13,7 +13,7 @@ from oombisect.memory.oom_messages.records import Certainty, Memory, OomRecord, 
 from oombisect.memory.oom_messages.sizes import Size
 from oombisect.units import GIB, format_bytes
 
-Verdict = Literal["capacity", "fragmentation-possible", "outside", "limit", "host", "unknown"]
+Verdict = Literal["capacity", "fragmentation-possible", "outside", "limit", "host", "contradictory", "unknown"]
 _USUAL_OUTSIDE = 2 * GIB  # a CUDA context, NCCL's buffers and library workspaces seldom take more
 
 
@@ -25,6 +25,7 @@ class Assessment:
         verdict: `capacity`: no allocator could have served the request. `outside`: nor this one, and memory outside
             PyTorch's allocator is large enough to be the reason. `limit`: a limit below the device's capacity.
             `fragmentation-possible`: enough memory was there, in pieces or in the cache. `host`: host memory.
+            `contradictory`: the numbers cannot all be true.
         proven: the numbers leave no other explanation, rounding included.
         says: sentences.
     """
@@ -38,6 +39,8 @@ def assess(record: OomRecord) -> Assessment:
     """Judge one message by its own numbers."""
     if record.memory is Memory.HOST:
         return _host(record)
+    if contradictions := _contradictions(record):
+        return Assessment("contradictory", False, contradictions)
     if record.source is Source.PYTORCH_MPS:
         return _mps(record)
     if record.requested is None or record.capacity is None:
@@ -49,6 +52,37 @@ def assess(record: OomRecord) -> Assessment:
     if record.free is None or record.live is None or record.reserved is None:
         return Assessment("unknown", False, ("The message lacks the numbers that would tell.",))
     return _of_allocator(record, record.requested, record.capacity, record.free, record.live, record.reserved)
+
+
+def _contradictions(record: OomRecord) -> tuple[str, ...]:
+    """What of the numbers cannot be true together, whatever their rounding; a part is larger than its whole."""
+    parts = [
+        ("free memory", record.free, "the device has", record.capacity),
+        ("what this process uses", record.in_use, "the device has", record.capacity),
+        ("reserved memory", record.reserved, "the device has", record.capacity),
+        ("allocated memory", record.live, "is reserved", record.reserved),
+        ("memory in private pools", record.private_pools, "is allocated", record.allocated),
+    ]
+    found = [
+        f"{what[0].upper()}{what[1:]} ({format_bytes(part.bytes)}) is more than {than} ({format_bytes(whole.bytes)})."
+        for what, part, than, whole in parts
+        if part and whole and part.low > whole.high
+    ]
+    found += [
+        f"A process that is listed uses more ({format_bytes(use.in_use.bytes)}) than the device has."
+        for use in record.others
+        if record.capacity and use.in_use.low > record.capacity.high
+    ]
+    if found or not (record.capacity and record.free):
+        return tuple(found)
+    own = max(size.low for size in (record.in_use, record.reserved, Size(0)) if size)
+    total = record.free.low + own + sum(use.in_use.low for use in record.others)
+    if total <= record.capacity.high:
+        return ()
+    return (
+        f"Free memory and what processes use sum up to {format_bytes(total)}, more than the device has"
+        f" ({format_bytes(record.capacity.bytes)}).",
+    )
 
 
 def _of_allocator(

@@ -10,7 +10,8 @@ from oombisect.memory.oom_messages.sizes import SIZE, Size
 
 
 def _size(before: str = "", after: str = "") -> str:
-    return f"{before}({SIZE}){after}".replace(" ", "")
+    """A size with these words around it. The end of another number (a negative one, a longer one) is none."""
+    return rf"{before}(?<![-\d])(?<!\d\.)({SIZE}){after}".replace(" ", "")
 
 
 def _any(*patterns: str) -> re.Pattern[str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from oombisect.memory.oom_messages.fields import read_numbers
+from oombisect.memory.oom_messages.fields import Numbers, read_numbers
 from oombisect.memory.oom_messages.lines import Line, read_lines
 from oombisect.memory.oom_messages.records import Found, LookAlike, OomRecord, Source
 from oombisect.memory.oom_messages.sizes import SIZE, Size
@@ -29,6 +29,7 @@ _SHOWN = 1000
 _BEFORE = 48  # characters without blanks before a message that tell whether it was raised
 
 _ALLOCATED = re.compile(rf"\.?[Tt]riedtoallocate{SIZE}|\.?Allocationwas|\(MPSallocated", re.ASCII)
+_UNREADABLE = re.compile(r"\.?[Tt]riedtoallocate[-+]?(?:\d|nan|inf)", re.ASCII)  # a number, whatever it is
 _FILLED_IN_LATER = re.compile(r"\.?[Tt]riedtoallocate(?:\{|<|%|[XxNn]{1,4}(?:\.[XxNn]{1,2})?(?:[KMGT]i?B|bytes))")
 _GARBAGE = re.compile(r"\.?Triedtoallocatemorethan1EB")
 _RAISED = re.compile(r"(?:[Ee]rror|Exception|EXCEPTION|ERROR|terminated)[:(]['\"]?$")
@@ -275,6 +276,7 @@ def _places(text: str) -> list[int]:
 def _finish(begun: _Open) -> Found | None:
     """The record of a message that was read to its end; None where the words are only talked about."""
     wording, match = begun.wording, begun.match
+    numbers = read_numbers(begun.body) if wording.has_numbers else None
     after = begun.body[match.end() - match.start() :]
     why = wording.why
     if wording.has_numbers and not wording.part and wording.name.endswith("out of memory"):
@@ -282,9 +284,8 @@ def _finish(begun: _Open) -> Found | None:
             why = BOGUS
         elif _FILLED_IN_LATER.match(after):
             why = TEMPLATE
-        elif not (_ALLOCATED.match(after) or begun.whole_line or _was_raised(begun.before)):
+        elif not (_printed(after, numbers) or begun.whole_line or _was_raised(begun.before)):
             return None
-    numbers = read_numbers(begun.body) if wording.has_numbers else None
     text = _shown(begun, max(match.end() - match.start(), numbers.end if numbers else 0))
     if why or wording.source is None:
         return LookAlike(why, wording.name, text, begun.number, begun.rank)
@@ -311,6 +312,13 @@ def _finish(begun: _Open) -> Found | None:
         others=numbers.others if numbers else (),
         **sizes,
     )
+
+
+def _printed(after: str, numbers: Numbers | None) -> bool:
+    """Whether an allocator's numbers follow its words; the size asked for may be one that no device knows."""
+    if _ALLOCATED.match(after) or _UNREADABLE.match(after):
+        return True
+    return numbers is not None and {"capacity", "allocated"} <= numbers.sizes.keys()
 
 
 def _shown(begun: _Open, end: int) -> str:

@@ -41,6 +41,7 @@ class Source(StrEnum):
 
     @property
     def is_pytorch(self) -> bool:
+        """One of PyTorch's own allocators."""
         return self.value.startswith("pytorch-")
 
 
@@ -181,6 +182,7 @@ class LookAlike:
     rank: int | None = None
 
     def to_json(self) -> dict[str, Any]:
+        """Plain values, as `explain --json` lists them."""
         return {"line": self.line, "rank": self.rank, "wording": self.wording, "why": self.why, "text": self.text}
 
 

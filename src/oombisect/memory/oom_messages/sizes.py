@@ -27,10 +27,12 @@ class Size:
 
     @property
     def low(self) -> int:
+        """The least it can be, bytes."""
         return max(0, self.bytes - self.precision)
 
     @property
     def high(self) -> int:
+        """The most it can be, bytes."""
         return self.bytes + self.precision
 
     def __add__(self, other: Size) -> Size:
