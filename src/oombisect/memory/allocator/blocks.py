@@ -53,6 +53,7 @@ class Block:
 
     @property
     def address(self) -> int:
+        """Where it begins: an address of the device."""
         return self.order & _ADDRESS_MASK
 
     @property
@@ -127,10 +128,12 @@ class FreeBlocks:
         return bisect_left(self.keys, size << ORDER_BITS)
 
     def insert_unmapped(self, block: Block) -> None:
+        """A block has lost its memory and keeps its addresses."""
         block.state = UNMAPPED
         insort(self.unmapped, block, key=_address)
 
     def remove_unmapped(self, block: Block) -> None:
+        """A block that has no memory gets some, or becomes part of another."""
         del self.unmapped[bisect_left(self.unmapped, block.address, key=_address)]
 
 
@@ -146,6 +149,7 @@ class BlockKind:
         self.searches = 0
 
     def home(self, stream: int) -> FreeBlocks:
+        """The free blocks of one stream, made when first asked for."""
         found = self.homes.get(stream)
         if found is None:
             found = self.homes[stream] = FreeBlocks(self, stream)

@@ -217,31 +217,38 @@ class VirtualDevice:
         self._addresses = addresses or Addresses()
 
     def malloc(self, size: int) -> int | None:
+        """The address of `size` new bytes; None if fewer are left."""
         if self.used + size > self.capacity:
             return None
         self.used += size
         return self._addresses.take(size)
 
     def free(self, address: int, size: int) -> None:
+        """Give back what `malloc` gave."""
         self.used -= size
         self._addresses.give(address, size)
 
     def reserve(self, size: int, page: int, stream: int) -> int:
+        """The address of a range of `size` bytes that takes no memory yet."""
         return self._addresses.take(size)
 
     def unreserve(self, address: int, size: int) -> None:
+        """Give back a range; nothing in it is mapped."""
         self._addresses.give(address, size)
 
     def map(self, address: int, size: int) -> bool:
+        """Put `size` bytes of memory behind addresses; False if fewer are left."""
         if self.used + size > self.capacity:
             return False
         self.used += size
         return True
 
     def unmap(self, address: int, size: int) -> None:
+        """Take the memory away from addresses."""
         self.used -= size
 
     def adopt(self, address: int, size: int) -> None:
+        """Count memory that was there before the trace began."""
         self.used += size
 
     def adopt_range(self, address: int, size: int) -> None:

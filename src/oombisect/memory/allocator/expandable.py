@@ -31,6 +31,7 @@ class ExpandableSegment:
         return self.base + -(-(address - self.base) // self.page) * self.page
 
     def page_at_or_before(self, address: int) -> int:
+        """The address of the last page that does not begin after `address`."""
         return self.base + (address - self.base) // self.page * self.page
 
 

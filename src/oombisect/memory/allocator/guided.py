@@ -71,6 +71,7 @@ class GuidedAllocator(CachingAllocator):
         self._looks = _MOST_LOOKS
 
     def began(self, addresses: Sequence[int]) -> None:
+        """It begins with these segments, or pieces of them, whose ages are to be learned."""
         self._addresses = addresses
         self._ages = Ages(len(addresses))
 
@@ -79,6 +80,7 @@ class GuidedAllocator(CachingAllocator):
         return tuple(self._addresses[number - 1] for number in self._ages.oldest_first())
 
     def configure(self, settings: Settings) -> None:
+        """As any allocator does; see `CachingAllocator`."""
         super().configure(settings)
         self._best_fit_is_plain = False  # have `_choose` asked
 

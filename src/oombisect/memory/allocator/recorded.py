@@ -53,6 +53,11 @@ class RecordedDevice:
         return self.wanted == 0
 
     def malloc(self, size: int) -> int | None:
+        """The recorded address of a new segment; None where that failed, or cached memory was released first.
+
+        Raises:
+            Mismatch: something else was recorded.
+        """
         at = self.played
         if self.full or self._releases_next():
             return None
@@ -62,6 +67,11 @@ class RecordedDevice:
         return self._addresses[at]
 
     def free(self, address: int, size: int) -> None:
+        """Give back a segment, as it was recorded.
+
+        Raises:
+            Mismatch: something else was recorded.
+        """
         self._expect(_FREE, address, size)
 
     def reserve(self, size: int, page: int, stream: int) -> int:
@@ -87,15 +97,26 @@ class RecordedDevice:
         return address
 
     def unreserve(self, address: int, size: int) -> None:
+        """Give back a range: traces do not tell of that."""
         self._reserved = [(start, end) for start, end in self._reserved if start != address]
 
     def map(self, address: int, size: int) -> bool:
+        """Map memory, as it was recorded; False where that failed, or cached memory was released first.
+
+        Raises:
+            Mismatch: something else was recorded.
+        """
         if self._releases_next() or (self.full and self._next() != (_MAP, address, size)):
             return False
         self._expect(_MAP, address, size)
         return True
 
     def unmap(self, address: int, size: int) -> None:
+        """Unmap memory, as it was recorded.
+
+        Raises:
+            Mismatch: something else was recorded.
+        """
         self._expect(_UNMAP, address, size)
 
     def adopt(self, address: int, size: int) -> None:
@@ -117,6 +138,7 @@ class RecordedDevice:
         return [self._addresses[event] for event in range(at, end) if self._kinds[event] == _FREE]
 
     def adopt_range(self, address: int, size: int) -> None:
+        """A range of `size` bytes of an expandable segment that was there before the trace began."""
         self._adopted.append((self._keep(address, size), address + size))
 
     def finish(self) -> None:

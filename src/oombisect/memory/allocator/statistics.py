@@ -17,15 +17,18 @@ class Stat:
 
     @property
     def freed(self) -> int:
+        """The sum of what was taken away."""
         return self.allocated - self.current
 
     def add(self, amount: int) -> None:
+        """It grows by `amount`, and its peak with it."""
         self.current += amount
         self.allocated += amount
         if self.current > self.peak:
             self.peak = self.current
 
     def subtract(self, amount: int) -> None:
+        """It shrinks by `amount`."""
         self.current -= amount
 
 
@@ -78,35 +81,42 @@ class Statistics:
         self.retries = self.ooms = self.device_allocs = self.device_frees = self.synchronizations = 0
 
     def add_reserved(self, size: int, *, small: bool) -> None:
+        """`size` bytes were taken from the device."""
         self.reserved.add(size)
         if small:
             self.reserved_small.add(size)
 
     def subtract_reserved(self, size: int, *, small: bool) -> None:
+        """`size` bytes were given back to the device."""
         self.reserved.subtract(size)
         if small:
             self.reserved_small.subtract(size)
 
     def add_segment(self, *, small: bool) -> None:
+        """A segment was made."""
         self.segments.add(1)
         if small:
             self.segments_small.add(1)
 
     def subtract_segment(self, *, small: bool) -> None:
+        """A segment was given back."""
         self.segments.subtract(1)
         if small:
             self.segments_small.subtract(1)
 
     @property
     def current_allocated(self) -> int:
+        """Bytes of blocks that the program has."""
         return self.allocated - self.freed
 
     @property
     def current_active(self) -> int:
+        """Bytes of blocks that the program has or a stream still uses."""
         return self.allocated - self.completed
 
     @property
     def current_requested(self) -> int:
+        """Bytes that were asked for, of blocks that are active."""
         return self.requested - self.completed_requested
 
     def memory_stats(self) -> dict[str, int]:
