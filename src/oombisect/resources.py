@@ -1,4 +1,4 @@
-"""Where the files that ship beside the package lie: `probes/` and `db/`.
+"""Where the files that ship beside the package lie: `probes/`, `db/` and `docs/`.
 
 In a wheel they are inside the package (`_shipped/`), in a checkout at the top of the repository.
 """
@@ -23,3 +23,8 @@ def probes_dir() -> Path:
 def db_dir() -> Path:
     """The folder of schema migrations and canned queries."""
     return _shipped("db")
+
+
+def docs_dir() -> Path:
+    """The folder of the documentation, which messages name."""
+    return _shipped("docs")

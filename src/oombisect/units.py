@@ -6,6 +6,7 @@ import re
 from fractions import Fraction
 
 from oombisect.errors import OombisectError
+from oombisect.printable import quoted
 
 MAX_BYTES = (1 << 63) - 1
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
@@ -13,6 +14,11 @@ _FACTORS = {
     "": 1, "b": 1, "k": KIB, "kib": KIB, "m": MIB, "mib": MIB, "g": GIB, "gib": GIB, "t": TIB, "tib": TIB,
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
 }  # fmt: skip
+
+# Bounds: the exact value of 1e999999999 fills the memory.
+_NUMBER = r"-?[0-9]{1,1000}(?:\.[0-9]{1,1000})?(?:e\+?[0-9]{1,3})?"
+_SIZE = re.compile(rf"\s*(?P<number>{_NUMBER})\s*(?P<unit>[a-z]*)\s*", re.ASCII | re.IGNORECASE)
+_WRITE = "Write it like 79.6GiB, 80GB or 81559MiB."
 
 
 def format_bytes(size: int) -> str:
@@ -44,6 +50,29 @@ def format_delta(size: int) -> str:
     return f"{'+' if size >= 0 else '-'}{format_bytes(abs(size))}"
 
 
+def format_change(before: int, after: int, *beside: int) -> tuple[str, ...]:
+    """Sizes that stand with their difference, as `format_delta` writes it: before, after, then each of `beside`.
+
+    As `format_apart`, and with as many digits as it takes for a reader who subtracts to get that difference.
+    """
+    change = _value(format_delta(after - before))
+    for digits in range(2, 6):
+        shown = tuple(_format(size, digits) for size in (before, after, *beside))
+        first, last = _value(shown[0]), _value(shown[1])
+        coarsest = max(step for _, step in (first, last, change))
+        agree = abs(last[0] - first[0] - change[0]) * 2 <= coarsest
+        if agree and len(set(shown)) == len({before, after, *beside}):
+            return shown
+    return tuple(f"{size:,} B" for size in (before, after, *beside))
+
+
+def _value(shown: str) -> tuple[Fraction, Fraction]:
+    """The bytes that a written size stands for, and those of one unit of its last digit."""
+    number, unit = shown.split()
+    factor = _FACTORS[unit.lower()]
+    return Fraction(number) * factor, Fraction(factor, 10 ** len(number.partition(".")[2]))
+
+
 def counted(count: int, one: str, many: str = "") -> str:
     """`1 event`, `2,000 events`."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
@@ -59,13 +88,16 @@ def parse_bytes(text: str, *, least: int = 1) -> int:
         OombisectError: the text is no size, less than `least`, has no unit and is too small to be meant as bytes, or
             is larger than 2**63 - 1 bytes.
     """
-    match = re.fullmatch(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-z]*)\s*", text, re.ASCII)
-    factor = _FACTORS.get(match[2].lower()) if match else None
-    size = round(Fraction(match[1]) * factor) if match and factor else -1
-    if match is None or size < least:
-        raise OombisectError(f"{text!r} is not a memory size", "Write it like 79.6GiB, 80GB or 81559MiB.")
-    if not match[2] and 0 < size < MIB:
-        raise OombisectError(f"{text!r} has no unit", f"Write {match[1]}GiB, or whichever unit is meant.")
+    match = _SIZE.fullmatch(text)
+    factor = _FACTORS.get(match["unit"].lower()) if match else None
+    if match is None or factor is None:
+        raise OombisectError(f"{quoted(text)} is not a memory size", _WRITE)
+    size = round(Fraction(match["number"]) * factor)
+    if size < least:
+        must = "more than 0" if least == 1 else f"{least} or more"
+        raise OombisectError(f"{quoted(text)} is too little: a memory size here must be {must}", _WRITE)
     if size > MAX_BYTES:
-        raise OombisectError(f"{text!r} is more memory than there is", "Write it like 79.6GiB, 80GB or 81559MiB.")
+        raise OombisectError(f"{quoted(text)} is too large: more memory than there is", _WRITE)
+    if not match["unit"] and 0 < size < MIB:
+        raise OombisectError(f"{quoted(text)} has no unit", f"Write {match['number']}GiB, or whichever unit is meant.")
     return size

@@ -113,8 +113,9 @@ def test_one_device_is_chosen(command: Command, several: Path) -> None:
     assert "only device 0 is replayed; there is a history of 2, 3, too" in said.out
     told = command("replay", several, *ONE, "--device", "3", "--json").document
     assert (told["device"], [row["device"] for row in told["devices"]]) == (3, [3])
-    command("replay", several, "--device", "1").refused(2, "no history of allocations of device 1")
-    command("replay", several, "--device", "9").refused(2, "no history of allocations of device 9")
+    for device in ("1", "9"):
+        words = f"no history of allocations of device {device}, but of 0, 2, 3 (--device)"
+        command("replay", several, "--device", device).refused(2, words)
     command("replay", several, "--device", "-1").refused(2, "--device -1")
 
 
@@ -179,6 +180,24 @@ def test_refused_settings_are_below_the_table(command: Command, file: Path) -> N
     assert refused > next(n for n, line in enumerate(lines) if "a perfect allocator" in line)
     told = command("replay", file, "--alloc-conf", "no_such_setting:1", *ONE, "--json").document
     assert [bool(row["refused"]) for row in told["settings"]] == [False, True, False]
+
+
+def test_a_script_does_not_see_success_where_every_setting_is_refused(command: Command, file: Path) -> None:
+    confs = ("--alloc-conf", "no_such_setting:" + "1" * 5000, "--alloc-conf", "max_split_size_mb:1" + "0" * 5000)
+    said = command("replay", file, *confs)
+    said.refused(2, "'no_such_setting' is no allocator setting", "max_split_size_mb is '1000", "too large")
+    assert len(said.err) < 600
+    assert command("replay", file, *confs, "--json").document["exit"] == 2
+    one = command("replay", file, *confs, *ONE)
+    assert one.code == 0 and one.out.count("refused: ") == 2
+    assert max(map(len, one.out.splitlines())) < 300  # a value is cut: the reason comes after it
+
+
+def test_a_setting_it_was_recorded_under_is_told_by_the_first_row(command: Command, file: Path) -> None:
+    for conf in ("", "expandable_segments:False"):
+        said = command("replay", file, "--alloc-conf", conf)
+        assert said.code == 0 and f"note: --alloc-conf {conf!r}: recorded so, told by the row `as recorded`" in said.out
+    assert "recorded so" not in command("replay", file).out
 
 
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True"])
@@ -249,9 +268,12 @@ def test_progress_tells_of_every_row(several: Path) -> None:
         (("--torch", ""), ("--torch ''",)),
         (("--torch", "2"), ("--torch '2'",)),
         (("--limit", ""), ("'' is not a memory size",)),
-        (("--limit", "0"), ("'0' is not a memory size",)),
+        (("--limit", "0"), ("'0' is too little", "must be more than 0")),
+        (("--limit", "-1"), ("'-1' is too little", "must be more than 0")),
+        (("--limit", "1e99"), ("'1e99' is too large",)),
         (("--external", ""), ("'' is not a memory size",)),
-        (("--external", "-1GiB"), ("is not a memory size",)),
+        (("--external", "-1GiB"), ("must be 0 or more",)),
+        (("--alloc-conf", "x:1"), ("refuses every --alloc-conf", "'x' is no allocator setting")),
         (("--rank", "99"), ("of no known rank", "--rank")),
         (("--rank", "-1"), ("--rank",)),
         (("--fraction", "0.5"), ("--fraction 0.5", "--gpu")),

@@ -15,7 +15,7 @@ from oombisect.memory.stacks import PACKAGE, PROBE, PYTHON
 from oombisect.printable import printable
 from oombisect.reports.points import short
 from oombisect.session.comparing import Comparison, ShownEntry, ShownFrame, Side
-from oombisect.units import counted, format_bytes, format_delta
+from oombisect.units import counted, format_change, format_delta
 
 SCHEMA = 1
 GROUPINGS = ("stack", "module", "phase")
@@ -122,8 +122,9 @@ def render_comparison(comparison: Comparison, console: Console, *, by: str, top:
     def line(text: str = "", style: str = "") -> None:
         console.print(Text(text, style=style), soft_wrap=True)
 
-    for name, side in (("A", comparison.first), ("B", comparison.second)):
-        line(f"{name}: {_side_text(side)}")
+    peaks = format_change(comparison.first.live.peak, comparison.second.live.peak)
+    for name, side, peak in zip("AB", (comparison.first, comparison.second), peaks):
+        line(f"{name}: {_side_text(side, peak)}")
     line(f"B - A: {format_delta(comparison.delta)}{label} peak allocated\n", "bold")
     if by == "stack":
         _stacks(comparison, top, label, console)
@@ -141,7 +142,7 @@ def _label(comparison: Comparison) -> str:
     return f" ({simulated[0]} simulated)" if len(simulated) == 1 else " (simulated)" if simulated else ""
 
 
-def _side_text(side: Side) -> str:
+def _side_text(side: Side, peak: str) -> str:
     label = " (simulated)" if side.simulated else ""
     located = side.located
     where = f", {short(located.point)}" if located.point else ""
@@ -150,9 +151,7 @@ def _side_text(side: Side) -> str:
     rank += f", device {side.device}" if side.others or side.device else ""
     phase = f", reached in {side.peak_phase}" if side.peak_phase else ""
     bound = "at least " if side.censored else ""
-    size = (
-        f"{bound}{format_bytes(side.live.peak)}{label} peak allocated{phase}, {counted(len(side.live.blocks), 'block')}"
-    )
+    size = f"{bound}{peak}{label} peak allocated{phase}, {counted(len(side.live.blocks), 'block')}"
     return f"{located.label}{where}{subject}{rank}: {size}"
 
 
@@ -181,7 +180,8 @@ def _stacks(comparison: Comparison, top: int, label: str, console: Console) -> N
 
 def _entry(one: ShownEntry, comparison: Comparison, told: set[Hunk], console: Console) -> None:
     entry, label = one.entry, _label(comparison)
-    before, after = (f"{format_bytes(p.size)} x{p.count}" for p in (entry.first, entry.second))
+    sizes = format_change(entry.first.size, entry.second.size)
+    before, after = (f"{size} x{p.count}" for size, p in zip(sizes, (entry.first, entry.second)))
     moved = "  (moved: the stacks differ, and were taken for one)" if entry.moved else ""
     head = Text()
     head.append(f"{format_delta(entry.delta)}{label}", style="red" if entry.delta > 0 else "green")
@@ -263,7 +263,7 @@ def _table(totals: Sequence[Total], top: int, by: str, label: str) -> Table:
         rows = [*rows, Total(f"{len(rest)} more (--top shows more)", *sums)]
     for total in rows:
         counts = f"{total.first_count} -> {total.second_count}"
-        sizes = (format_delta(total.delta), format_bytes(total.first), format_bytes(total.second), counts)
+        sizes = (format_delta(total.delta), *format_change(total.first, total.second), counts)
         table.add_row(*(Text(text) for text in sizes), Text(printable(total.name)))
     return table
 

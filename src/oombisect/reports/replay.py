@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from oombisect.printable import printable
+from oombisect.printable import printable, quoted
 from oombisect.reports.stranded import failure_lines
 from oombisect.reports.terminal import has_room
 from oombisect.session.replay_report import ReplayReport, Row
@@ -49,7 +49,7 @@ def render_replay(report: ReplayReport, console: Console) -> None:
         line(f"  {_NONE}: the memory fraction forbids it on any device", "dim")
     for row in report.rows:
         if row.answer.refused:
-            line(f"  {printable(row.answer.alloc_conf)}: refused: {printable(row.answer.refused)}", "yellow")
+            line(f"  {quoted(row.answer.alloc_conf)}: refused: {printable(row.answer.refused)}", "yellow")
     if report.failure is not None:
         for text in failure_lines(report.failure, label):
             line(f"  {text}")

@@ -19,7 +19,7 @@ from oombisect.reports.packages import package_lines
 from oombisect.reports.points import short
 from oombisect.reports.stranded import stranded_lines
 from oombisect.session.verdict import Report, StepVerdict
-from oombisect.units import format_apart, format_bytes, format_delta
+from oombisect.units import format_apart, format_bytes, format_change, format_delta
 
 _STYLE = {"capacity": "red", "fragmentation": "magenta", "external": "yellow", "mixed": "red", "unknown": "dim"}
 _METRICS = {"allocated": "peak allocated", "reserved": "peak reserved", "external": "outside PyTorch"}
@@ -143,8 +143,9 @@ def render(report: Report, console: Console) -> None:
         for text in config_lines(report.config, label):
             line(f"  {text}")
         line()
-    for name, reading in (("good", report.good), ("bad", report.bad)):
-        line(f"  {name}: {end_text(reading, report.verdict.limit_bytes)}")
+    peaks = format_change(report.good.peak_allocated, report.bad.peak_allocated, report.verdict.limit_bytes)
+    for name, reading, peak in (("good", report.good, peaks[0]), ("bad", report.bad, peaks[1])):
+        line(f"  {name}: {end_text(reading, report.verdict.limit_bytes, peak)}")
         for text in rank_lines((report.rank_findings.get(name) or {}).get("sentences", ()), label):
             line(f"    {text}")
     line(
@@ -224,7 +225,7 @@ def evidence_lines(step: StepVerdict, label: str) -> list[str]:
     if smaller is not None and larger is not None:
         before, after = (smaller, larger) if _grew(step) else (larger, smaller)
         within = f"{METHODS[needed.get('method', 'probes')]} within {format_bytes(needed['resolution_bytes'])}"
-        before, after, *_ = format_apart(before, after, *_known(needed.get("larger_expandable_bytes"), limit))
+        before, after, *_ = format_change(before, after, *_known(needed.get("larger_expandable_bytes"), limit))
         sizes = f"{before} before, {after} with it"
         lines.append(f"needed capacity (rank {needed['rank']}, {within}): {sizes}{label}")
     if needed.get("larger_expandable_bytes") is not None:
@@ -275,14 +276,14 @@ def rank_lines(sentences: Iterable[str], label: str) -> list[str]:
     return [_labelled(text, label) for text in sentences]
 
 
-def end_text(reading: Reading, limit: int) -> str:
-    """One end of the range in a line."""
+def end_text(reading: Reading, limit: int, peak: str) -> str:
+    """One end of the range in a line; `peak`: its peak allocated, as it looks beside that of the other end."""
     if reading.outcome in (Outcome.UNRESOLVED, Outcome.INFRA):
         return f"{reading.outcome}: {reading.reason}"
     bound = ">= " if reading.outcome is Outcome.CENSORED else ""
-    allocated, reserved, shown = format_apart(reading.peak_allocated, reading.peak_reserved, limit)
+    _, reserved, shown = format_apart(reading.peak_allocated, reading.peak_reserved, limit)
     sizes = (
-        f"{bound}{allocated} peak allocated, {bound}{reserved} peak reserved, "
+        f"{bound}{peak} peak allocated, {bound}{reserved} peak reserved, "
         f"{format_bytes(reading.external)} outside PyTorch{simulated(reading)}"
     )
     fits = {True: "fits", False: "does not fit", None: "not known to fit"}[reading.fits]

@@ -17,6 +17,8 @@ from oombisect.memory.allocator.settings import Settings, SettingsError
 from oombisect.memory.replay import ReplayError
 from oombisect.memory.snapshots import SnapshotError
 from oombisect.memory.whatif import STANDARD, WhatIf, under, what_if
+from oombisect.printable import quoted
+from oombisect.resources import docs_dir
 from oombisect.session.needs import describe_stranded
 from oombisect.session.replaying import CannotReplay, History, open_histories
 from oombisect.session.snapshots_of import Located
@@ -34,6 +36,7 @@ UNEXPLAINED = (
     " run had less memory than this limit"
 )
 _DEFAULT_GPU = "virtual:h100-80gb"
+_MOST_REASONS = 5
 _TORCH = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}([.+a-z].*)?", re.ASCII)
 
 
@@ -279,16 +282,20 @@ def replay_snapshot(
             device=asked.device,
             fraction=asked.fraction,
         )
+        _refuse_if_all_are(asked.alloc_confs, histories[0])
         chosen = (*located.notes, *_left_out(histories[0], asked.device))
         devices = sorted(_as_recorded(histories, allowed, progress), key=_need, reverse=True)
         history = devices[0].history
+        chosen += _covered(asked.alloc_confs, history)
         what_ifs = tuple(_what_ifs(history, asked.alloc_confs, allowed, progress))
         failure = describe_stranded(history, allowed, rank) if devices[0].answer.fits is False else None
     except SnapshotError as error:
-        raise OombisectError(f"{located.label}: {error}", "See docs/snapshots.md for what can be read.") from error
+        raise OombisectError(
+            f"{located.label}: {error}", f"See {docs_dir() / 'snapshots.md'} for what can be read."
+        ) from error
     except (CannotReplay, ReplayError) as error:
         raise OombisectError(
-            f"{located.label} cannot be replayed: {error}", "See docs/replay.md for what a replay needs."
+            f"{located.label} cannot be replayed: {error}", f"See {docs_dir() / 'replay.md'} for what a replay needs."
         ) from error
     except OSError as error:
         raise OombisectError(
@@ -367,6 +374,29 @@ def _what_ifs(
             device_bytes=history.device_bytes, limit=allowed, fraction=history.fraction,
         ):  # fmt: skip
             yield Row(history, answer, recorded=False)
+
+
+def _refuse_if_all_are(confs: Sequence[str], history: History) -> None:
+    """Nothing of what was asked would be answered: no script must take that for success."""
+    reasons = []
+    for conf in dict.fromkeys(confs):
+        try:
+            Settings.parse(conf, history.rules)
+            return
+        except SettingsError as error:
+            reasons.append(f"{quoted(conf)}: {error}")
+    if reasons:
+        more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
+        raise OombisectError(
+            f"PyTorch refuses every --alloc-conf given: {'; '.join(reasons[:_MOST_REASONS])}{more}",
+            "Write one like expandable_segments:True or max_split_size_mb:256; --torch names the release it is for.",
+        )
+
+
+def _covered(confs: Sequence[str], history: History) -> tuple[str, ...]:
+    """Settings that were asked for and get no row of their own."""
+    same = [quoted(conf) for conf in dict.fromkeys(confs) if _is_recorded(conf, history)]
+    return (f"--alloc-conf {', '.join(same)}: recorded so, told by the row `as recorded`",) if same else ()
 
 
 def _is_recorded(conf: str, history: History) -> bool:

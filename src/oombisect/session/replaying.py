@@ -177,9 +177,12 @@ def open_histories(
                 History(path, snapshot, requests, settings, rules, device_bytes, imported, memory.device, fraction)
             )
     if not found:
-        of = "" if device is None else f" of device {device}"
+        others = sorted(memory.device for memory in snapshot.devices if len(memory.trace))
+        if device is not None and others:
+            which = ", ".join(map(str, others))
+            raise CannotReplay(f"it holds no history of allocations of device {device}, but of {which} (--device)")
         raise CannotReplay(
-            f"it holds no history of allocations{of}: record one with torch.cuda.memory._record_memory_history"
+            "it holds no history of allocations: record one with torch.cuda.memory._record_memory_history"
         )
     return tuple(found)
 

@@ -190,3 +190,27 @@ def test_a_huge_number_is_named_and_cut() -> None:
     with pytest.raises(SettingsError, match=r"max_split_size_mb is '1000.*too large") as error:
         Settings.parse("max_split_size_mb:1" + "0" * 5000, TORCH_2_14)
     assert len(str(error.value)) < 150
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        "{}:1",
+        "expandable_segments:{}",
+        "backend:{}",
+        "max_split_size_mb:{}",
+        "garbage_collection_threshold:{}",
+        "garbage_collection_threshold:1.{}",
+        "per_process_memory_fraction:1{}",
+        "roundup_power2_divisions:{}",
+        "roundup_power2_divisions:[{}:1]",
+        "roundup_power2_divisions:[1:{}]",
+        "large_segment_size_mb:{}",
+        "[{}",
+    ],
+)
+@pytest.mark.parametrize("text", ["x" * 5000, "0" * 5000])
+def test_no_refusal_is_longer_for_a_long_value(conf: str, text: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        Settings.parse(conf.format(text), TORCH_2_14)
+    assert len(str(error.value)) < 200

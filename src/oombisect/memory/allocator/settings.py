@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from oombisect.memory.allocator.rules import Rules
+from oombisect.printable import quoted
 
 MIB: Final = 1 << 20
 UNLIMITED: Final = (1 << 64) - 1
@@ -27,7 +28,6 @@ IGNORED: Final = frozenset({
 
 
 _MOST_DIGITS: Final = 9  # PyTorch reads numbers of 32 bits
-_MOST_SHOWN: Final = 40
 
 
 class SettingsError(ValueError):
@@ -91,7 +91,7 @@ class Settings:
     def _with(self, key: str, value: str, rules: Rules) -> Self:
         if key == "expandable_segments":
             if value not in ("True", "False"):
-                raise SettingsError(f"expandable_segments is True or False, not {value!r}")
+                raise SettingsError(f"expandable_segments is True or False, not {quoted(value)}")
             return replace(self, expandable_segments=value == "True")
         if key == "max_split_size_mb":
             return replace(self, max_split_size=self._split_limit(key, value, rules))
@@ -101,7 +101,7 @@ class Settings:
             size = _integer(key, value) * MIB
             if size <= LEAST_LARGE_SEGMENT:
                 raise SettingsError(
-                    f"large_segment_size_mb must be more than {LEAST_LARGE_SEGMENT // MIB}, not {value}"
+                    f"large_segment_size_mb must be more than {LEAST_LARGE_SEGMENT // MIB}, not {quoted(value)}"
                 )
             return replace(self, large_segment_size=size)
         if key == "garbage_collection_threshold":
@@ -112,17 +112,17 @@ class Settings:
             return replace(self, roundup=_divisions(value, rules))
         if key == "backend":
             if value != "native":
-                raise SettingsError(f"only the native allocator can be replayed, not the backend {value!r}")
+                raise SettingsError(f"only the native allocator can be replayed, not the backend {quoted(value)}")
             return self
         if key in IGNORED:
             return self
-        raise SettingsError(f"{key!r} is no allocator setting of {rules.name}")
+        raise SettingsError(f"{quoted(key)} is no allocator setting of {rules.name}")
 
     def _split_limit(self, key: str, value: str, rules: Rules) -> int:
         size, least = _integer(key, value) * MIB, self.large_segment_size
         if size < least or (size == least and not rules.split_limit_may_equal_segment):
             relation = "at least" if rules.split_limit_may_equal_segment else "more than"
-            raise SettingsError(f"{key} must be {relation} {least // MIB}, not {value}")
+            raise SettingsError(f"{key} must be {relation} {least // MIB}, not {quoted(value)}")
         return min(size, UNLIMITED // MIB * MIB)
 
     @classmethod
@@ -144,7 +144,7 @@ class Settings:
         )
         split = settings.get("max_split_size", -1)
         if not isinstance(split, int):
-            raise SettingsError(f"max_split_size must be a number, not {_shown(split)}")
+            raise SettingsError(f"max_split_size must be a number, not {quoted(split)}")
         if "max_split_size" in settings:
             found = replace(found, max_split_size=split if split > 0 else UNLIMITED)
         divisions = settings.get("roundup_power2_divisions")
@@ -152,7 +152,7 @@ class Settings:
             values = [divisions.get(str(1 << power), 0) for power in range(INTERVALS)]
             wrong = next((value for value in values if value != 0 and not _is_division(value)), None)
             if wrong is not None:
-                raise SettingsError(f"roundup_power2_divisions must be powers of 2 or 0, not {_shown(wrong)}")
+                raise SettingsError(f"roundup_power2_divisions must be powers of 2 or 0, not {quoted(wrong)}")
             found = replace(found, roundup=tuple(values) if any(values) else ())
         return found
 
@@ -160,7 +160,7 @@ class Settings:
 def _threshold(settings: Mapping[str, object], default: float) -> float:
     value = settings.get("garbage_collection_threshold", default)
     if not isinstance(value, (int, float)) or not 0 <= value < 1:
-        raise SettingsError(f"garbage_collection_threshold is {value!r}")
+        raise SettingsError(f"garbage_collection_threshold is {quoted(value)}")
     return float(value)
 
 
@@ -172,7 +172,7 @@ def _pairs(text: str) -> list[tuple[str, str]]:
         match = re.match(r"([^:,\[\]]+):(\[[^\[\]]*\]|[^:,\[\]]+)(?:,|$)", squeezed)
         if match is None:
             raise SettingsError(
-                f"{squeezed!r} is no list of settings like expandable_segments:True,max_split_size_mb:256"
+                f"{quoted(squeezed)} is no list of settings like expandable_segments:True,max_split_size_mb:256"
             )
         pairs.append((match[1], match[2]))
         squeezed = squeezed[match.end() :]
@@ -181,24 +181,19 @@ def _pairs(text: str) -> list[tuple[str, str]]:
 
 def _integer(key: str, value: str) -> int:
     if not re.fullmatch(r"[0-9]+", value):
-        raise SettingsError(f"{key} must be a number, not {_shown(value)}")
+        raise SettingsError(f"{key} must be a number, not {quoted(value)}")
     if len(value) > _MOST_DIGITS:
-        raise SettingsError(f"{key} is {_shown(value)}, which is too large: leave it out for no limit")
+        raise SettingsError(f"{key} is {quoted(value)}, which is too large: leave it out for no limit")
     return int(value)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def _fraction(key: str, value: str, *, inclusive: bool) -> float:
     try:
         number = float(value)
     except ValueError:
-        raise SettingsError(f"{key} must be a number, not {value!r}") from None
+        raise SettingsError(f"{key} must be a number, not {quoted(value)}") from None
     if not (0 <= number <= 1 if inclusive else 0 < number < 1):
-        raise SettingsError(f"{key} must be between 0 and 1, not {value}")
+        raise SettingsError(f"{key} must be between 0 and 1, not {quoted(value)}")
     return number
 
 
@@ -208,20 +203,20 @@ def _divisions(value: str, rules: Rules) -> tuple[int, ...]:
     if not value.startswith("["):
         number = _integer(key, value)
         if not _is_power_of_two(number):
-            raise SettingsError(f"{key} must be a power of 2, not {value}")
+            raise SettingsError(f"{key} must be a power of 2, not {quoted(value)}")
         return (number,) * INTERVALS
     result, last = [0] * INTERVALS, None
     for item in value[1:-1].split(","):
         boundary, _, text = item.partition(":")
         number = _integer(key, text)
         if number and not _is_power_of_two(number):
-            raise SettingsError(f"{key} must be powers of 2 or 0, not {text}")
+            raise SettingsError(f"{key} must be powers of 2 or 0, not {quoted(text)}")
         if boundary == ">":
             start = (last or 0) + (0 if rules.greater_overwrites_last else 1)
             result[start:] = [number] * (INTERVALS - start)
             continue
         if not _is_power_of_two(_integer(key, boundary)):
-            raise SettingsError(f"the boundaries of {key} must be powers of 2, not {boundary}")
+            raise SettingsError(f"the boundaries of {key} must be powers of 2, not {quoted(boundary)}")
         index = min(int(boundary).bit_length() - 1, INTERVALS - 1)
         if last is None:
             result[:index] = [number] * index
