@@ -108,7 +108,7 @@ def test_an_import_that_fails_is_no_bad_commit(ground: Ground) -> None:
     [
         ("oombisect.session.replay_report", "replay_snapshot", ("replay", __file__)),
         ("oombisect.session.snapshots_of", "resolve_snapshot", ("replay", "/dev/null")),
-        ("oombisect.memory.oom_messages.groups", "summarize", ("explain", "/dev/null")),
+        ("oombisect.memory.oom_messages.groups", "summarize", ("explain", __file__)),
         ("oombisect.session.sides_of", "compare_named", ("compare", "a", "b")),
         ("oombisect.history.store", "open_store", ("show", "--db", "/dev/null")),
     ],

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+import tracemalloc
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.test_bad_input import refused
+from tests.cli.test_exits import signals_as_in_a_terminal
 
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 5.06 GiB. GPU 1 has a total capacity of 15.56 GiB "
@@ -108,3 +112,54 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     done = explain(str(tmp_path / "pipe"))
     writer.join()
     assert done.returncode == 0 and "2 out-of-memory errors" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "/dev/null"])
+def test_a_device_is_no_log(name: str) -> None:
+    refused(explain(name), 2, "is a device, not a log", "- to read standard input")
+
+
+def test_a_terminal_is_told_how_to_leave_a_pipe(tmp_path: Path) -> None:
+    """Its other end may never come; where stderr is no terminal nothing is said."""
+    os.mkfifo(tmp_path / "pipe")
+    seen, shown = os.openpty()
+    command = [sys.executable, "-c", "from oombisect.cli.main import main; main()", "explain", str(tmp_path / "pipe")]
+    process = subprocess.Popen(command, stderr=shown, stdout=subprocess.PIPE, preexec_fn=signals_as_in_a_terminal)
+    os.close(shown)
+    said = b""
+    while b"\n" not in said:
+        said += os.read(seen, 1000)
+    assert said.strip() == b"oombisect: reading a pipe, Ctrl-C ends it"
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    os.close(seen)
+    assert (process.returncode, out) == (130, b"")
+
+
+def memory_of(chunks: Iterable[bytes]) -> int:
+    """The most bytes that Python holds at a time while a log is explained."""
+    from oombisect.memory.oom_messages import groups, read_messages
+
+    tracemalloc.start()
+    try:
+        groups.summarize(read_messages(chunks))
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_line_that_never_ends_takes_no_memory() -> None:
+    line = b"\0" * (1 << 20)
+    memory_of([line])
+    assert memory_of(line for _ in range(8)) < memory_of(line for _ in range(2)) + (1 << 19)
+
+
+def test_errors_that_never_end_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    from oombisect.memory.oom_messages import groups
+
+    def errors(count: int) -> Iterator[bytes]:
+        return (f"{OOM.replace('5.06', f'{5 + n / 100:.2f}')}\n\n".encode() for n in range(count))
+
+    monkeypatch.setattr(groups, "_MOST", 5)
+    memory_of(errors(10))
+    assert memory_of(errors(1200)) < memory_of(errors(200)) + 150_000

@@ -9,6 +9,7 @@ import typer
 from oombisect import __version__
 from oombisect.cli import compare, config, demo, explain, probe, releases, replay, resume, run, sessions, show
 from oombisect.errors import ExitCode, OombisectError
+from oombisect.resources import docs_dir
 
 app = typer.Typer(
     name="oombisect",
@@ -17,6 +18,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=f"The documentation (docs/*.md) is in {docs_dir()}",
 )
 app.command("run", short_help="Name the commits that made GPU memory grow, and why.")(run.run)
 app.command("config", short_help="Name the config keys that made GPU memory grow.")(config.config)

@@ -11,6 +11,7 @@ import typer
 
 from oombisect.cli.options import Json
 from oombisect.errors import OombisectError
+from oombisect.files import irregular
 
 _CHUNK = 1 << 20
 
@@ -30,9 +31,11 @@ def explain(
     from oombisect.reports.terminal import report_console
 
     if file == "-":
+        _say("reading standard input, Ctrl-D ends it" if sys.stdin.isatty() else "")
         summary = summarize(read_messages(_chunks(sys.stdin.buffer)))
     else:
         try:
+            _look(Path(file))
             with Path(file).open("rb") as stream:
                 summary = summarize(read_messages(_chunks(stream)))
         except (OSError, ValueError) as error:  # a ValueError: a name with a NUL byte
@@ -46,6 +49,23 @@ def explain(
     else:
         render_explanation(summary, "standard input" if file == "-" else file, report_console())
     raise typer.Exit(exit_code)
+
+
+def _look(path: Path) -> None:
+    """Refuse what has no end, or no bytes; say of a pipe, which may wait for its other end for ever, how to leave."""
+    kind = irregular(path)
+    if kind == "a pipe":
+        _say("reading a pipe, Ctrl-C ends it")
+    elif kind:
+        raise OombisectError(
+            f"{str(path)!r} cannot be read: it is {kind}, not a log",
+            "Name the file of a log, or - to read standard input.",
+        )
+
+
+def _say(text: str) -> None:
+    if text and sys.stderr.isatty():
+        print(f"oombisect: {text}", file=sys.stderr)
 
 
 def _chunks(stream: BinaryIO) -> Iterator[bytes]:

@@ -122,9 +122,9 @@ def _open_closed_streams() -> None:
     while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(opened, True)
     os.close(opened)
-    for name in ("stdout", "stderr"):
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115  # for as long as the process lives
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115  # for as long as the process lives
 
 
 def _flush() -> None:

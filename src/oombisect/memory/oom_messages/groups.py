@@ -55,7 +55,8 @@ def summarize(found: Iterable[Found]) -> Summary:
             if len(summary.look_alikes) < _MOST and not any(_same(item, other) for other in summary.look_alikes[-8:]):
                 summary.look_alikes.append(item)
             continue
-        alike = known.setdefault(replace(item, rank=None).key, [])
+        key = replace(item, rank=None).key
+        alike = known.get(key, [])
         seen = next((error for error in alike if _may_be(error.record, item)), None)
         if seen is not None:
             seen.printed += 1
@@ -64,7 +65,7 @@ def summarize(found: Iterable[Found]) -> Summary:
                 seen.record = replace(seen.record, rank=item.rank)
         elif len(summary.errors) < _MOST:
             error = Distinct(item, last_line=item.line)
-            alike.append(error)
+            known.setdefault(key, []).append(error)
             summary.errors.append(error)
         else:
             summary.omitted += 1
