@@ -2,7 +2,7 @@
 
     python scripts/accuracy_goldens.py --repo MEGATRON-LM [--only TEXT] [--db FILE]
 
-runs `pretrain_gpt.py` of the commit of each row of `megatron_goldens.csv` as CI does, on the rank whose memory it records
+runs `pretrain_gpt.py` of the commit of each row of `megatron_goldens.csv` as CI does, on the rank whose memory CI tells
 (the last), and prints a row of the table for each: a minute each with warm caches. A row that was measured before costs
 nothing. `golden`: CI's `mem-max-allocated-bytes` at an early iteration, the peak since the process began.
 """
