@@ -203,7 +203,7 @@ def test_a_yaml_without_a_recipe_is_an_error(world: ConfigWorld) -> None:
 
 def test_a_test_of_the_ci_is_no_config(world: ConfigWorld) -> None:
     with pytest.raises(OombisectError, match="has no config"):
-        world.diff(Truth(CONFIG), GOOD, bad("model.hidden=65"), probe={"recipe": "ci:gpt3"})
+        world.diff(Truth(CONFIG), GOOD, bad("model.hidden=65"), probe={"recipe": "ci:moe/gpt3"})
 
 
 def test_an_improvement_is_the_mirror_image(world: ConfigWorld) -> None:
