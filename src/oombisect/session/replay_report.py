@@ -27,13 +27,13 @@ from oombisect.virtual_gpu.profiles import PROFILES, GpuProfile, parse_gpu
 
 SCHEMA = 1
 LATE = (
-    "the recording begins when there is memory already: what the run took before is not known, so sizes are at least what"
-    " the whole run needed (a recording from the start tells: _record_memory_history before the first allocation)"
+    "the recording begins when there is memory already: what the run took before is not known, so sizes are at least"
+    " what the whole run needed (_record_memory_history before the first allocation tells more)"
 )
 DIED = "the run died of an out-of-memory error: sizes are at least what it needed, and include the request that failed"
 UNEXPLAINED = (
-    "what failed when it was recorded fits here: memory outside PyTorch is not counted (--external SIZE counts it), or the"
-    " run had less memory than this limit"
+    "what failed when it was recorded fits here: memory outside PyTorch is not counted (--external SIZE counts it), or"
+    " the run had less memory than this limit"
 )
 _DEFAULT_GPU = "virtual:h100-80gb"
 _MOST_REASONS = 5
@@ -50,7 +50,7 @@ class Row:
 
     @property
     def fits(self) -> bool | None:
-        """Under the limit; None: no limit, the setting is refused, or more may have been asked for than was recorded."""
+        """Under the limit; None: no limit, it is refused, or more may have been asked for than was recorded."""
         fits = self.answer.fits
         return None if fits and not self.history.complete else fits
 
@@ -107,7 +107,7 @@ class ReplayReport:
 
     @property
     def perfect_fits(self) -> bool | None:
-        """Whether a perfect allocator fits the limit; None: no limit, or more may have been asked for than was recorded."""
+        """Whether a perfect allocator fits the limit; None: no limit, or not all that was asked for is recorded."""
         if self.limit is None or (self.perfect <= self.limit and not self.history.complete):
             return None
         return self.perfect <= self.limit
