@@ -152,6 +152,16 @@ def test_no_file_at_all(database: Path) -> None:
     assert not database.parent.exists()
 
 
+def test_no_file_where_none_can_be_made(place: Path) -> None:
+    """Nobody is told to start a session there."""
+    closed(place)
+    for path in (place / "none.db", place / "no folder" / "none.db", Path("/proc/none.db")):
+        error = refused(path)
+        assert "none can be made in" in error.cause and error.exit_code == ExitCode.INFRASTRUCTURE
+        assert error.way_out == "Name another with --db."
+    assert list(place.iterdir()) == []
+
+
 @pytest.mark.parametrize("readonly", [False, True])
 def test_what_is_no_file_is_not_opened(tmp_path: Path, readonly: bool) -> None:
     os.mkfifo(tmp_path / "pipe")

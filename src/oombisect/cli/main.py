@@ -7,6 +7,7 @@ import sys
 
 from oombisect.cli.signals import ignore_signals, raise_on_signals
 from oombisect.errors import ExitCode, OombisectError, Stopped, probe_failure
+from oombisect.printable import quoted
 
 _RESUMED = ("run", "config", "releases", "resume", "demo")
 
@@ -37,6 +38,8 @@ def _run() -> int:
     """The command's exit code. What is heavy is imported here, where an error or Ctrl-C is caught."""
     from oombisect.cli.app import app
 
+    if wrong := next((argument for argument in sys.argv[1:] if "\0" in argument), None):
+        raise OombisectError(f"The argument {quoted(wrong)} has a NUL byte", "No name, size or setting has one.")
     try:
         return int(app(standalone_mode=False) or 0)
     except SystemExit as ended:

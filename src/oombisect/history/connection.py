@@ -12,7 +12,7 @@ from pathlib import Path
 
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.files import irregular
-from oombisect.history.faults import explain, explained, is_read_only, make_folder
+from oombisect.history.faults import explain, explained, is_read_only, make_folder, no_database
 from oombisect.history.migrations import Migration, applied, check, migrate, shipped
 from oombisect.history.sqlite import Database
 
@@ -174,10 +174,7 @@ def _refuse_what_is_no_file(path: Path, readonly: bool) -> None:
     except FileNotFoundError as error:
         if not readonly:
             return
-        raise OombisectError(
-            f"There is no database {path}", "Name another with --db, or start a session with `oombisect run`.",
-            ExitCode.INFRASTRUCTURE,
-        ) from error  # fmt: skip
+        raise no_database(path) from error
     except OSError as error:
         raise explain(error, path) from error
     if kind:

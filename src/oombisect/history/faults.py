@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +48,21 @@ def explain(error: sqlite3.Error | OSError, path: Path) -> OombisectError:
         case _:
             cause, way_out = f"The database {path} refused: {error}", "Check it with `PRAGMA integrity_check`"
     return OombisectError(cause, f"{way_out}, {_OTHER_DATABASE}", ExitCode.INFRASTRUCTURE)
+
+
+def no_database(path: Path) -> OombisectError:
+    """There is no file `path`; what to do about it depends on whether a run could make one there."""
+    cause, way_out = f"There is no database {path}", "Name another with --db"
+    there = next(folder for folder in path.parents if folder.is_dir())
+    try:
+        with tempfile.TemporaryFile(dir=there):  # nothing else tells for sure, to root least of all
+            pass
+    except OSError as error:
+        why = "it is no place for files" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+        return OombisectError(
+            f"{cause}, and none can be made in {there}: {why}", f"{way_out}.", ExitCode.INFRASTRUCTURE
+        )
+    return OombisectError(cause, f"{way_out}, or start a session with `oombisect run`.", ExitCode.INFRASTRUCTURE)
 
 
 def is_read_only(error: sqlite3.Error) -> bool:
