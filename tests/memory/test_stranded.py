@@ -84,3 +84,12 @@ def test_every_free_byte_is_put_down_once(layout, expandable):
     found = find(*segments)
     free = sum(size * MIB for pieces in layout for size, block in pieces if block is None)
     assert found.total == free == found.idle + sum(holder.stranded for holder in found.holders)
+    assert found.rounding == sum(holder.stranded for holder in found.rounders)
+
+
+def test_what_blocks_have_beyond_what_was_asked_for_is_put_down_to_their_stacks():
+    found = find(segment((3, 0), (4, 1)), segment((1, 2)))
+    assert (found.total, found.requested, found.rounding) == (0, 3 * MIB, 5 * MIB)
+    (holder,) = found.rounders
+    assert (holder.stack, holder.blocks, holder.size, holder.stranded) == (7, 2, 7 * MIB, 5 * MIB)
+    assert not found.holders

@@ -126,6 +126,9 @@ FAILURE = {
     "idle_private_pools_bytes": 0,
     "holders": [{"stack": ["keep (cache.py:7)", "step (train.py:9)"], "blocks": 12, "size_bytes": gib(0.125),
                  "stranded_bytes": gib(6.5), "never_freed": 11}],
+    "asked_for_bytes": gib(69), "rounding_bytes": gib(1.25),
+    "rounders": [{"stack": ["odd (act.py:3)"], "blocks": 1300, "size_bytes": gib(15), "rounding_bytes": gib(1.2),
+                  "never_freed": 0}],
 }  # fmt: skip
 FRAGMENTED = {
     "class": "fragmentation", "rank": 0, "limit": gib(79.18), "perfect_allocator_needs": gib(75.5),
@@ -144,6 +147,9 @@ def test_a_probe_says_why_it_does_not_fit() -> None:
         "7.25 GiB are free and cannot be given back (simulated)",
         "6.50 GiB held by 12 blocks of 0.12 GiB in all, 11 not freed while it was recorded (simulated)",
         "(simulated), allocated at keep (cache.py:7)",
+        "stranded: 8.50 GiB (simulated), of which",
+        "1.25 GiB lie unused inside blocks, larger than what was asked for (69.00 GiB) (simulated)",
+        "1.20 GiB inside 1,300 blocks of 15.00 GiB in all",
     ):  # fmt: skip
         assert part in text
     capacity = {**FRAGMENTED, "class": "capacity", "perfect_allocator_needs": gib(79.5)}
@@ -151,6 +157,13 @@ def test_a_probe_says_why_it_does_not_fit() -> None:
     text = probe_report(reading(79, 81, fits=False), classification=capacity)
     assert "no allocator could fit it" in text and "at least 79.50 GiB (simulated)" in text
     assert "error at event" not in text
+
+
+def test_what_was_stored_before_rounding_was_told_is_still_shown() -> None:
+    new = ("asked_for_bytes", "rounding_bytes", "rounders")
+    old = {**FRAGMENTED, "stranded": {name: value for name, value in FAILURE.items() if name not in new}}
+    text = probe_report(reading(75, 81, fits=False), classification=old)
+    assert "7.25 GiB are free and cannot be given back" in text and "inside blocks" not in text
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,8 @@ def test_a_fragmentation_step_is_proved_by_replays_and_two_probes(
     assert holder["never_freed"] == holder["blocks"] > 0
     assert (holder["blocks"], holder["size_bytes"]) == (5, 500 * MIB)
     assert holder["stranded_bytes"] == stranded["stranded_bytes"] == 5000 * MIB
+    parts = ("asked_for_bytes", "rounding_bytes", "stranded_bytes")
+    assert sum(stranded[part] for part in parts) == stranded["reserved_bytes"]
     assert stranded["largest_free_bytes"] == 1000 * MIB and stranded["requested_bytes"] == 1050 * MIB
     # Only the A/B test enforces the limit.
     assert [probe["limit"] for probe in world.probes() if probe["limit"]] == [limit, limit]

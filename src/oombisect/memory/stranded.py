@@ -1,8 +1,11 @@
-"""Where the memory is that nobody uses and nobody gets: free bytes in segments that living blocks keep alive.
+"""Where the memory is that nobody uses and nobody gets: free bytes beside living blocks, and unused ones inside them.
 
 When a request fails the allocator has already given back every segment that was wholly free. What it still holds and
 does not use lies beside living blocks. Each free piece is put down to the block that keeps it longest: in an ordinary
 segment the one that is freed last, for the segment goes back as a whole; in an expandable one the neighbour freed last.
+
+A living block may also be larger than what was asked for: requests are rounded up, and a rest of up to 1 MiB is not cut
+off a large block.
 """
 
 from __future__ import annotations
@@ -44,12 +47,12 @@ class Lifetimes:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Blocks allocated at one place that keep free memory from being given back, bytes.
+    """Blocks allocated at one place that keep memory nobody uses from being given back, bytes.
 
     Args:
         stack: where they were allocated, an index into the snapshot's stacks; -1: not told.
         blocks, size: how many they are, and their own bytes.
-        stranded: the free bytes they hold.
+        stranded: the free bytes they hold, or those inside them that were not asked for.
         forever: how many of them are never freed in the trace.
     """
 
@@ -70,6 +73,9 @@ class Stranded:
         largest: the largest free piece where the request could have been served.
         idle: segments without a living block that were not given back (those of private pools).
         holders: who keeps it, most first.
+        requested: what was asked for of the living blocks. With `rounding` and `total` it is all that is reserved.
+        rounding: the bytes inside living blocks beyond that.
+        rounders: whose blocks those are, most first.
     """
 
     total: int
@@ -77,6 +83,9 @@ class Stranded:
     largest: int
     idle: int
     holders: tuple[Holder, ...]
+    requested: int
+    rounding: int
+    rounders: tuple[Holder, ...]
 
 
 def stranded(
@@ -90,12 +99,15 @@ def stranded(
     lifetimes = Lifetimes.of(requests)
     total = elsewhere = largest = idle = 0
     held: defaultdict[int, int] = defaultdict(int)  # by block number
+    inside: dict[int, int] = {}
     sizes: dict[int, int] = {}
     for segment in segments:
         here = (segment.stream, segment.pool, segment.small) == (stream, pool, small)
         for block in segment.blocks:
             if block.block >= 0:
                 sizes[block.block] = block.size
+                if rest := block.size - requests.sizes[block.block]:
+                    inside[block.block] = rest
         for free, holder in _holders(segment, lifetimes):
             total += free.size
             if here:
@@ -106,7 +118,17 @@ def stranded(
                 idle += free.size
             else:
                 held[holder] += free.size
-    return Stranded(total, elsewhere, largest, idle, _by_stack(held, sizes, requests, lifetimes))
+    rounding = sum(inside.values())
+    return Stranded(
+        total,
+        elsewhere,
+        largest,
+        idle,
+        _by_stack(held, sizes, requests, lifetimes),
+        sum(sizes.values()) - rounding,
+        rounding,
+        _by_stack(inside, sizes, requests, lifetimes),
+    )
 
 
 def _holders(segment: InitialSegment, lifetimes: Lifetimes) -> Iterable[tuple[InitialBlock, int | None]]:

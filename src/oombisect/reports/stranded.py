@@ -24,19 +24,32 @@ def failure_lines(failure: Mapping[str, Any], label: str) -> list[str]:
         f" allocated of {format_bytes(failure['reserved_bytes'])} reserved{label}"
     ]
     lines += [f"    {printable(frame)}" for frame in failure["requested_by"][:3]]
+    rounding = failure.get("rounding_bytes", 0)
+    unused = format_bytes(failure["stranded_bytes"] + rounding)
     lines.append(
-        f"  stranded: {format_bytes(failure['stranded_bytes'])} are free and cannot be given back{label};"
-        f" the largest free piece for it has {format_bytes(failure['largest_free_bytes'])}{label}"
+        f"  stranded: {unused}{label}, of which {format_bytes(failure['stranded_bytes'])} are free and cannot be given"
+        f" back{label}; the largest free piece for it has {format_bytes(failure['largest_free_bytes'])}{label}"
     )
     for holder in failure["holders"]:
-        place = printable(holder["stack"][0]) if holder["stack"] else "an unknown place (no Python stack)"
+        lines += _holder(holder, f"{format_bytes(holder['stranded_bytes'])} held by", label)
+    if rounding:
         lines.append(
-            f"  {format_bytes(holder['stranded_bytes'])} held by {counted(holder['blocks'], 'block')} of"
-            f" {format_bytes(holder['size_bytes'])} in all, {holder['never_freed']:,} not freed while it was recorded"
-            f"{label}, allocated at {place}"
+            f"  {format_bytes(rounding)} lie unused inside blocks, larger than what was asked for"
+            f" ({format_bytes(failure['asked_for_bytes'])}){label}:"
         )
-        lines += [f"    {printable(frame)}" for frame in holder["stack"][1:3]]
+        for holder in failure["rounders"]:
+            lines += _holder(holder, f"{format_bytes(holder['rounding_bytes'])} inside", label)
     return lines
+
+
+def _holder(holder: Mapping[str, Any], what: str, label: str) -> list[str]:
+    """`what` names the bytes that the blocks of one place keep."""
+    place = printable(holder["stack"][0]) if holder["stack"] else "an unknown place (no Python stack)"
+    return [
+        f"  {what} {counted(holder['blocks'], 'block')} of {format_bytes(holder['size_bytes'])} in all,"
+        f" {holder['never_freed']:,} not freed while it was recorded{label}, allocated at {place}",
+        *(f"    {printable(frame)}" for frame in holder["stack"][1:3]),
+    ]
 
 
 def _phase(failure: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from oombisect.memory.classify import PointMemory
 from oombisect.memory.live_sets import AFTER_PHASES, Phases
 from oombisect.memory.ranks import asked
 from oombisect.memory.replay import RESOLUTION
-from oombisect.memory.stranded import Stranded, stranded
+from oombisect.memory.stranded import Holder, Stranded, stranded
 from oombisect.probing.workload import PLAIN, Variation
 from oombisect.readings import Outcome, RankReading
 from oombisect.session.measuring import Measured, Measurer, Target
@@ -155,15 +155,23 @@ def _stranded_json(history: History, held: Stranded) -> dict[str, Any]:
         "largest_free_bytes": held.largest,
         "of_other_streams_and_pools_bytes": held.usable_elsewhere,
         "idle_private_pools_bytes": held.idle,
-        "holders": [
-            {
-                "stack": history.frames(holder.stack),
-                "blocks": holder.blocks,
-                "size_bytes": holder.size,
-                "stranded_bytes": holder.stranded,
-                "never_freed": holder.forever,
-            }
-            for holder in held.holders[:_MOST_HOLDERS]
-            if holder.stranded * _LEAST_SHARE >= held.total
-        ],
+        "holders": _holders_json(history, held.holders, held.total, "stranded_bytes"),
+        "asked_for_bytes": held.requested,
+        "rounding_bytes": held.rounding,
+        "rounders": _holders_json(history, held.rounders, held.rounding, "rounding_bytes"),
     }
+
+
+def _holders_json(history: History, holders: Sequence[Holder], total: int, name: str) -> list[dict[str, Any]]:
+    """Those that hold most of `total` bytes nobody uses; `name`: what these are called."""
+    return [
+        {
+            "stack": history.frames(holder.stack),
+            "blocks": holder.blocks,
+            "size_bytes": holder.size,
+            name: holder.stranded,
+            "never_freed": holder.forever,
+        }
+        for holder in holders[:_MOST_HOLDERS]
+        if holder.stranded * _LEAST_SHARE >= total
+    ]
