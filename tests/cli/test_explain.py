@@ -72,6 +72,12 @@ def test_standard_input() -> None:
     assert done.returncode == 0 and "standard input: 1 out-of-memory error;" in done.stdout
 
 
+def test_a_standard_input_that_was_closed_is_empty() -> None:
+    command = [sys.executable, "-c", "from oombisect.cli.main import main; main()", "explain", "-"]
+    done = subprocess.run(["bash", "-c", '"$@" <&-', "bash", *command], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "standard input: no out-of-memory error\n", "")
+
+
 def test_none() -> None:
     done = explain("-", given=b"all is well\n")
     assert (done.returncode, done.stdout) == (1, "standard input: no out-of-memory error\n")

@@ -37,7 +37,9 @@ def refused(path: Path) -> OombisectError:
 
 
 def migrations(path: Path) -> list[str]:
-    db = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)
+    # A reader that closed last left the log in place: what is in it counts.
+    how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
+    db = sqlite3.connect(f"{path.as_uri()}?{how}", uri=True)
     try:
         return [name for (name,) in db.execute("SELECT name FROM schema_migrations ORDER BY name")]
     finally:

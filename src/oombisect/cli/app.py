@@ -18,7 +18,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=f"The documentation (docs/*.md) is in {docs_dir()}",
+    epilog=f"\b\nThe documentation (docs/*.md) is in\n{docs_dir()}",  # \b: a path is not to be wrapped
 )
 app.command("run", short_help="Name the commits that made GPU memory grow, and why.")(run.run)
 app.command("config", short_help="Name the config keys that made GPU memory grow.")(config.config)
