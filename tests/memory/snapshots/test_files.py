@@ -87,7 +87,7 @@ def archive() -> bytes:
         (gzip.compress(pickle.dumps(VALID))[:100], "cannot be unpacked"),
         (b"\x1f\x8b garbage", "cannot be unpacked"),
         (pickle.dumps(complex(1, 2)), "nothing of it was run"),
-        (pickle.dumps(VALID, 0), "binary pickle"),
+        (pickle.dumps(VALID, 0), "pickle of protocol 0 or 1"),
     ],
 )
 def test_what_is_no_snapshot_is_named(data: bytes, said: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -173,3 +174,56 @@ def test_an_absurd_request_that_failed_is_replayed(size: int, expandable: bool) 
     if expandable:  # it has more addresses than the device memory, and no more
         with pytest.raises(ReplayError, match="no room"):
             needed(requests, told, rules, device_bytes=80 << 30)
+
+
+@pytest.mark.parametrize("value", [{"segments": []}, {"segments": [1], "device_traces": []}, {}, [], [{"address": 1}]])
+@pytest.mark.parametrize("protocol", [0, 1])
+def test_old_protocols_are_told_with_the_way_out(value: Any, protocol: int, tmp_path: Path) -> None:
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(value, protocol))
+    with pytest.raises(SnapshotError, match=r"a pickle of protocol 0 or 1, .* protocol 2 or later") as error:
+        load(path)
+    assert "torch.cuda.memory._dump_snapshot" in str(error.value)
+
+
+@pytest.mark.parametrize("protocol", [2, 4, None])
+@pytest.mark.parametrize("number", [10**30, 2**2040, -(2**100)])
+def test_a_number_too_large_is_called_that(number: int, protocol: int | None, tmp_path: Path) -> None:
+    path = tmp_path / "snapshot.pickle"
+    value = {"segments": [{"address": number}]}
+    path.write_bytes(json.dumps(value).encode() if protocol is None else pickle.dumps(value, protocol))
+    with pytest.raises(SnapshotError) as error:
+        load(path)
+    told = str(error.value)
+    assert "too large" in told or "must be from 0 to" in told
+    assert "plain values" not in told and "Error" not in told and len(told) < 300
+
+
+def test_digits_without_end_are_a_number_too_large(tmp_path: Path) -> None:
+    path = tmp_path / "snapshot.json"
+    path.write_text('{"segments": [{"address": ' + "9" * 5000 + "}]}")
+    with pytest.raises(SnapshotError, match="a number that is too large"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (7, "it is an int"),
+        (None, "it is a NoneType"),
+        ({"segments": {}}, "segments is a dict, not a list"),
+        ({"segments": [segment([], total_size=1 << 50)]},
+         "segment 0 is not what it should be: it is 1,125,899,906,842,624, and must be from 0 to 281,474,976,710,656"),
+        ({"segments": [segment([], stream=-5)]}, "it is -5, and must be from 0 to"),
+        ({"segments": [segment([], total_size="2")]}, "it is a str, not a whole number"),
+        ({"device_traces": [[event("alloc", size=-1)]]},
+         "a size of device 0 is not what it should be: it is -1, and must be from 0 to"),
+        ({"device_traces": [[event("alloc", time_us=1 << 63)]]}, "it is 9,223,372,036,854,775,808, and must be"),
+        ({"device_traces": [[event("alloc", stream=True)]]}, "it is a bool, not a whole number"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_value_is_said(value: Any, told: str, tmp_path: Path) -> None:
+    with pytest.raises(SnapshotError) as error:
+        opened(value, tmp_path)
+    assert told in str(error.value)
+    assert "Error" not in str(error.value)

@@ -7,6 +7,12 @@ class SnapshotError(ValueError):
     """The file is no snapshot that can be read; the message says why, and what to do."""
 
 
+def kind_of(value: object) -> str:
+    """What a value is, with its article: `an int`, `a dict`."""
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
 def shown(text: str, most: int = 80) -> str:
     """A text from a file, fit for a terminal: cut, and without anything that does not print."""
     cut = text if len(text) <= most else text[:most] + "..."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,7 @@ _UNPACKS_TO: Final = 100  # times its size; traces unpack to 10 to 40 times
 _LEAST_UNPACKED: Final = 16 << 20
 _GZIP: Final = b"\x1f\x8b"
 _PICKLE: Final = b"\x80"
+_OLD_PICKLE: Final = re.compile(rb"\([dl]p[0-9]|[]}][qr]|[]}]\.|\([dl]\.")  # protocols 0 and 1: a dict or a list
 _BLANK: Final = b"\xef\xbb\xbf \t\r\n"
 _START: Final = 64
 _CHUNK: Final = 1 << 20
@@ -87,6 +89,11 @@ def _recognize(start: bytes) -> None:
         return
     if start.lstrip(_BLANK).startswith(b"<"):
         raise SnapshotError("it is a web page: give the pickle it was made from (torch.cuda.memory._dump_snapshot)")
+    if _OLD_PICKLE.match(start):
+        raise SnapshotError(
+            "it is a pickle of protocol 0 or 1, which are not read: pickle it with protocol 2 or later"
+            " (pickle.dump(snapshot, file, protocol=4)), or write it with torch.cuda.memory._dump_snapshot"
+        )
     for magic, what in _MAGIC.items():
         if start.startswith(magic):
             raise SnapshotError(f"it is {what}; {way_out}")

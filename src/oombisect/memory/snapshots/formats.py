@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Mapping
 from typing import Any
 
-from oombisect.memory.snapshots.errors import SnapshotError, named, shown
+from oombisect.memory.snapshots.errors import SnapshotError, kind_of, named, shown
 from oombisect.memory.trace import (
     DEFAULT_POOL,
     Block,
@@ -38,8 +38,13 @@ _HIGHEST = (1 << 64) - 1
 _MOST_MEMORY = 1 << 48  # more than any device has
 _MOST_REQUESTED = 1 << 60  # PyTorch refuses larger requests before it looks for memory
 _MOST_ADDRESS = 1 << 60
+_MOST_SHOWN = 10**30  # larger numbers are told by their size
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _UNNAMED = "it does not look like torch.cuda.memory._snapshot()"
+
+
+class _Misfit(Exception):
+    """A value that is not what it should be; the message says what it is, and what should be."""
 
 
 def snapshot_of(plain: Any, most_events: int, most_blocks: int, most_stacks: int) -> Snapshot:
@@ -53,6 +58,8 @@ def snapshot_of(plain: Any, most_events: int, most_blocks: int, most_stacks: int
         return reader.snapshot(plain)
     except SnapshotError:
         raise
+    except _Misfit as misfit:
+        raise SnapshotError(f"{_UNNAMED}: {reader.place} is not what it should be: {misfit}") from None
     except (TypeError, KeyError, AttributeError, OverflowError, IndexError, ValueError) as error:
         raise SnapshotError(f"{_UNNAMED}: {reader.place} is not what it should be ({named(error)})") from None
 
@@ -79,7 +86,7 @@ class _Reader:
             plain = {"segments": plain}
             self.notes.append("the oldest format: segments only, without a trace")
         if not isinstance(plain, dict):
-            raise SnapshotError(f"{_UNNAMED}: it is a {type(plain).__name__}")
+            raise SnapshotError(f"{_UNNAMED}: it is {kind_of(plain)}")
         if "traceEvents" in plain:
             raise SnapshotError(
                 "it is a trace of the profiler, not a memory snapshot (torch.cuda.memory._dump_snapshot)"
@@ -211,7 +218,7 @@ class _Reader:
         if raw is None:
             return -1
         if not isinstance(raw, (tuple, list)):
-            raise TypeError(f"a {type(raw).__name__} is no pair")
+            raise _Misfit(f"it is {kind_of(raw)}, not a pair")
         first, second = raw
         pool = PoolId(_whole(first), _whole(second))
         number = self._pool_of.setdefault(pool, len(self.pools))
@@ -255,7 +262,7 @@ class _Reader:
         frame = self._frame_at.get(id(raw))
         if frame is None:
             if not _SCALARS.issuperset(map(type, raw.values())):  # whatever it is compared to, that ends soon
-                raise TypeError("a frame is of texts and numbers")
+                raise _Misfit("a frame is of texts and numbers")
             line = raw.get("line", 0)
             line = line if type(line) is int and 0 <= line < _MOST_LINES else 0
             frame = Frame(self._name(raw["filename"]), line, self._name(raw["name"]))
@@ -272,16 +279,16 @@ class _Reader:
 
 def _list(value: Any, what: str) -> list[Any]:
     if not isinstance(value, list):
-        raise SnapshotError(f"{_UNNAMED}: {what} is a {type(value).__name__}, not a list")
+        raise SnapshotError(f"{_UNNAMED}: {what} is {kind_of(value)}, not a list")
     return value
 
 
 def _column(code: str, values: list[Any]) -> array[int]:
     """Whole numbers, none below zero. (An array would take True for 1.)"""
-    if set(map(type, values)) - {int}:
-        raise TypeError("it is no whole number")
-    if values and min(values) < 0:
-        raise OverflowError("it is below zero")
+    most = _HIGHEST if code == "Q" else _HIGHEST >> 1
+    if set(map(type, values)) - {int} or (values and (min(values) < 0 or max(values) > most)):
+        for value in values:
+            _whole(value, most)
     return array(code, values)
 
 
@@ -296,14 +303,17 @@ def _check_sizes(trace: Trace, place: str) -> None:
 
 
 def _whole(value: Any, most: int = _HIGHEST) -> int:
-    if type(value) is not int or not 0 <= value <= most:
-        raise TypeError(f"a {type(value).__name__} where a whole number from 0 to {most} should be")
+    if type(value) is not int:
+        raise _Misfit(f"it is {kind_of(value)}, not a whole number")
+    if not 0 <= value <= most:
+        told = f"{value:,}" if abs(value) < _MOST_SHOWN else f"{'-' * (value < 0)}2**{value.bit_length() - 1} or more"
+        raise _Misfit(f"it is {told}, and must be from 0 to {most:,}")
     return value
 
 
 def _string(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"a {type(value).__name__} is no text")
+        raise _Misfit(f"it is {kind_of(value)}, not a text")
     return value
 
 
@@ -316,4 +326,4 @@ def _scalar(value: Any) -> object:
         return shown(value, _MOST_TEXT)
     if value is None or (isinstance(value, (bool, int, float)) and math.isfinite(value)):
         return value
-    raise TypeError(f"a {type(value).__name__} is no setting")
+    raise _Misfit(f"it is {kind_of(value)} that is no setting")

@@ -94,6 +94,11 @@ def _refuse(data: bytes, at: int) -> None:
     opcode = data[at]
     if len(data) - at < 10 and opcode in b"hqjKMJ\x8aGr\x95\x80":
         raise SnapshotError("it is cut off: copy it again, or dump it again")
+    if opcode in b"\x8a\x8b":
+        raise SnapshotError(
+            f"it holds a number at byte {at} that is too large to be a size or an address: this is no memory snapshot;"
+            f" {_WAY_OUT}"
+        )
     if opcode in _OLD:
         raise SnapshotError(f"it is a pickle of protocol 0 or 1, or none; {_WAY_OUT}")
     name = _NAMES.get(opcode, f"byte {opcode:#04x}")

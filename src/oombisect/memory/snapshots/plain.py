@@ -68,16 +68,22 @@ def parse_json(data: bytes) -> Any:
 
     try:
         return json.loads(data, parse_constant=_no_constant, object_hook=shared)
+    except SnapshotError:
+        raise
     except RecursionError:
         raise SnapshotError("it is nested too deeply to be a memory snapshot") from None
     except TypeError:
         raise SnapshotError("it has frames of call stacks that are none: this is no memory snapshot") from None
-    except ValueError as error:
+    except (json.JSONDecodeError, UnicodeError) as error:
         raise SnapshotError(f"it is no JSON ({named(error)}): copy it again, or write it again") from None
+    except ValueError:  # Python reads no more than some thousand digits
+        raise SnapshotError(
+            "it holds a number that is too large to be a size or an address: this is no memory snapshot"
+        ) from None
 
 
 def _no_constant(name: str) -> Never:
-    raise ValueError(f"{name} is no number of a snapshot")
+    raise SnapshotError(f"it holds {name}, which is no number of a snapshot")
 
 
 @contextmanager
