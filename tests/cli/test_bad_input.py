@@ -257,6 +257,6 @@ def test_help_and_version_need_nothing(ground: Ground) -> None:
 
 
 def test_the_list_of_commands_is_whole_sentences(ground: Ground) -> None:
-    listed = ground.run("--help", code=_CLI).stdout.split("Commands:\n")[1].splitlines()
+    listed = ground.run("--help", code=_CLI).stdout.split("Commands:\n")[1].split("\n\n")[0].splitlines()
     assert {line.split()[0] for line in listed if line} >= {"run", "config", "probe", "replay", "compare", "explain"}
     assert all(line.endswith((".", "?")) and not line.endswith("...") for line in listed if line)

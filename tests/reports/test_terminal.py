@@ -277,3 +277,14 @@ def test_sessions_in_words_and_whole_ids(fits: bool | None, outcome: str, word: 
     assert "20260101-123" in out.getvalue() and "eeeeeeeeee..ffffffffff" in out.getvalue()
     assert f"  {word}\n" in out.getvalue()
     assert session_json(one)["verdict"] == word
+
+
+def test_sizes_subtract_to_the_difference_beside_them() -> None:
+    """77.49 and 79.65 would make 2.16."""
+    needed = {**FRAGMENTATION.evidence["needed_capacity"], "smaller_bytes": gib(77.494), "larger_bytes": gib(79.648)}
+    grown = replace(FRAGMENTATION, evidence={**FRAGMENTATION.evidence, "needed_capacity": needed})
+    verdict = replace(REPORT.verdict, kind="creep", steps=(grown,), growth={"allocated": gib(79.648) - gib(77.494)})
+    report = replace(REPORT, verdict=verdict, good=reading(77.494, 78, fits=True), bad=reading(79.648, 80, fits=False))
+    said = shown(report, 200, terminal=False)
+    assert "+2.15 GiB" in said and "77.494 GiB before, 79.648 GiB with it" in said
+    assert "77.494 GiB peak allocated" in said and "79.648 GiB peak allocated" in said
