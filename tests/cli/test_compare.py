@@ -37,6 +37,8 @@ def test_two_files(command: Command, tmp_path: Path) -> None:
         ((A, B, "--by", "colour"), ("colour", "stack, module, phase")),
         ((A, B, "--top", "0"), ("--top 0",)),
         ((A, B, "--ends"), ("--ends",)),
+        ((A, B, "--step", "abc"), ("--step", "a session alone")),
+        (("last", "--ends", "--step", "abc"), ("--step", "Leave out --ends")),
         ((A, B, "--rank", "3"), ("of no known rank", "--rank")),
         ((A, B, "--device", "3"), ("nothing of device 3", "It has 0")),
         ((A,), ("nothing to compare", "two snapshots")),

@@ -197,6 +197,56 @@ def test_a_session_is_compared_at_its_ends_and_at_its_largest_step(world: World)
     assert (found.first.located.point, found.second.located.point, found.delta) == (world.good, world.bad, 512)
 
 
+def test_it_is_said_which_step_is_compared_and_another_can_be_chosen(world: World) -> None:
+    world.probe(world.good, [(512, ())])
+    world.probe(world.bad, [(1024, ())])
+    small = step(world, -512)
+    crossing = step(world, 5) | {"point": "7" * 40, "crosses_limit": True}
+    large = step(world, 4096) | {"point": world.bad, "parent": world.good}
+    small |= {"point": world.good, "parent": world.bad}
+    world.store.finish_session(world.session, 0, report([crossing, large, small]))
+    found = world.compare("last")
+    assert found.step is not None and (found.step.number, found.step.count, found.step.why) == (2, 3, "the largest")
+    text = world.told(found)
+    assert f"step 2 of 3 of session {world.session}: {world.bad[:10]} (capacity), the largest" in text
+    assert f"others: 7777777777 (crosses the limit), {world.good[:10]}; to see one" in text
+    assert f"oombisect compare {world.session} --step COMMIT" in text
+    assert comparison_json(found)["step"]["crossing"] == "7" * 40
+    chosen = world.compare("last", step=world.good[:8])
+    assert (chosen.delta, chosen.step and chosen.step.number) == (-512, 3)
+    assert world.compare("last", ends=True).step is None
+    with pytest.raises(OombisectError, match="is no named step"):
+        world.compare("last", step="abcdef0123")
+    with pytest.raises(OombisectError, match="is no named step"):
+        world.compare("last", step="")
+
+
+@pytest.mark.parametrize("kind", ["fragmentation", "mixed", "capacity"])
+def test_equal_peaks_of_a_step_do_not_look_like_innocence(world: World, kind: str) -> None:
+    first = world.probe(world.good, [(512, ()), (512, ())])
+    second = world.probe(world.bad, [(1024, ())])
+    needed = {"needed_capacity": {"rank": 0, "smaller_bytes": 1 << 30, "larger_bytes": 3 << 30}}
+    moved = step(world, -512) | {"class": kind, "evidence": needed, "delta_bytes": {"allocated": 0, "reserved": 1}}
+    world.store.finish_session(world.session, 0, report([moved]))
+    text = world.told(world.compare("last"))
+    assert "The peaks are equal, which does not tell how the allocator lays the blocks out" in text
+    assert "Live blocks at the peak: 2 -> 1." in text
+    assert f"The step is called {kind}; needed capacity: 1.00 GiB -> 3.00 GiB (simulated)" in text
+    for probe in (first, second):
+        assert f"`oombisect replay {world.session}/{probe}`" in text
+    assert text.count("the same on both sides") == 1
+
+
+@pytest.mark.parametrize(("kind", "told"), [("fragmentation", True), ("mixed", True), ("capacity", False)])
+def test_a_step_of_layout_points_to_it_though_the_peaks_differ(world: World, kind: str, told: bool) -> None:
+    world.probe(world.good, [(512, ())])
+    world.probe(world.bad, [(1024, ())])
+    world.store.finish_session(world.session, 0, report([step(world, -512) | {"class": kind}]))
+    text = world.told(world.compare("last"))
+    assert ("What is live differs, but that does not tell" in text) is told
+    assert ("oombisect replay" in text) is told
+
+
 def test_a_roll_is_compared_at_the_commit_of_megatron_lm_inside_it(world: World) -> None:
     megatron = History(world.repo.path.parent / "Megatron-LM")
     old = megatron.tip()

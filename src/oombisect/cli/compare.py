@@ -40,6 +40,14 @@ def compare(
     ends: Annotated[
         bool, typer.Option("--ends", help="Of a session: compare its good and bad ends, not its largest step.")
     ] = False,
+    step: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMIT",
+            help="Of a session: which named step to compare, by its commit. Default: the largest.",
+            show_default=False,
+        ),
+    ] = None,
     repo: Annotated[
         Path | None,
         typer.Option(
@@ -66,6 +74,8 @@ def compare(
         raise OombisectError(f"--top {top} is out of range", "Use 1 or more.")
     if ends and second is not None:
         raise OombisectError("--ends is of a session, and two snapshots were named", "Leave out B, or --ends.")
+    if step is not None and (ends or second is not None):
+        raise OombisectError("--step is of a session alone", "Leave out --ends and B, or --step.")
     watcher = stderr_watcher()
     found = compare_named(
         first,
@@ -76,6 +86,7 @@ def compare(
         rank=rank,
         device=device,
         ends=ends,
+        step=step,
         cache=cache_dir(),
         say=watcher.say,
         repo=repo,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "modules": [_total_json(total) for total in comparison.modules],
         "phases": [_total_json(total) for total in comparison.phases],
         "adjacent": comparison.adjacent,
+        "step": comparison.step.to_json() if comparison.step else None,
         "hunks": [{"project": project, "file": file, "text": text} for project, file, text in hunks],
         "config_changes": None if changes is None else [change.to_json() for change in changes],
         "notes": list(comparison.notes),
@@ -125,7 +127,13 @@ def render_comparison(comparison: Comparison, console: Console, *, by: str, top:
     peaks = format_change(comparison.first.live.peak, comparison.second.live.peak)
     for name, side, peak in zip("AB", (comparison.first, comparison.second), peaks):
         line(f"{name}: {_side_text(side, peak)}")
+    for text in _step_lines(comparison):
+        line(text)
     line(f"B - A: {format_delta(comparison.delta)}{label} peak allocated\n", "bold")
+    if comparison.about_layout:
+        for text in _layout_lines(comparison, label):
+            line(text, "yellow")
+        line()
     if by == "stack":
         _stacks(comparison, top, label, console)
     else:
@@ -134,6 +142,46 @@ def render_comparison(comparison: Comparison, console: Console, *, by: str, top:
     _config(comparison, console)
     for note in comparison.notes:
         line(f"note: {printable(note)}", "dim")
+
+
+def _step_lines(comparison: Comparison) -> list[str]:
+    """Which step of a session is compared, and how to name another."""
+    step = comparison.step
+    if step is None:
+        return []
+    why = f", {step.why}" if step.why else ""
+    lines = [f"step {step.number} of {step.count} of session {step.session}: {short(step.point)} ({step.kind}){why}"]
+    if step.others:
+        others = ", ".join(short(p) + (" (crosses the limit)" if p == step.crossing else "") for p in step.others)
+        lines.append(f"  others: {others}; to see one: oombisect compare {step.session} --step COMMIT")
+    return lines
+
+
+def _layout_lines(comparison: Comparison, label: str) -> list[str]:
+    """What tells two runs apart whose live bytes may be the same: how the allocator lays them out."""
+    sides = (comparison.first, comparison.second)
+    counts = " -> ".join(f"{len(side.live.blocks):,}" for side in sides)
+    start = "The peaks are equal, which" if comparison.delta == 0 else "What is live differs, but that"
+    lines = [f"{start} does not tell how the allocator lays the blocks out. Live blocks at the peak: {counts}."]
+    reserved = [side.located.rank_reading.peak_reserved for side in sides if side.located.rank_reading]
+    if len(reserved) == 2:
+        before, after = format_change(*reserved)
+        lines.append(f"Peak reserved: {before} -> {after}{label}.")
+    if comparison.step and comparison.step.needed_bytes:
+        before, after = format_change(*comparison.step.needed_bytes)
+        lines.append(f"The step is called {comparison.step.kind}; needed capacity: {before} -> {after}{label}.")
+    ways = ", ".join(f"`oombisect replay {shlex.quote(_replayed(side))}`" for side in sides)
+    lines.append(
+        "Fragmentation is about where blocks lie, not about which stacks hold how much. What each side needs, and what"
+        f" it strands: {ways}."
+    )
+    return lines
+
+
+def _replayed(side: Side) -> str:
+    """What `replay` takes for a side."""
+    probe = side.located.probe
+    return f"{probe.spec.session}/{probe.id}" if probe else str(side.located.path)
 
 
 def _label(comparison: Comparison) -> str:
@@ -170,10 +218,8 @@ def _stacks(comparison: Comparison, top: int, label: str, console: Console) -> N
     same = len(comparison.entries) - len(changed)
     moved = sum(one.entry.moved and not one.entry.delta for one in comparison.entries)
     also = f", {moved} of them moved" if moved else ""
-    if not changed:
-        console.print("Every stack holds the same on both sides.")
-    hold = "stack holds" if same == 1 else "stacks hold"
-    console.print(Text(f"{same} {hold} the same on both sides{also}", style="dim"), soft_wrap=True)
+    hold = f"{same} stack holds" if same == 1 else f"{same} stacks hold" if changed else f"All {same} stacks hold"
+    console.print(Text(f"{hold} the same on both sides{also}", style="dim"), soft_wrap=True)
     if changed and not any(one.touched for one in shown) and comparison.second.projects:
         console.print(Text("No line of the stacks above was touched between A and B.", style="dim"), soft_wrap=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from oombisect.errors import ExitCode, OombisectError
@@ -129,10 +129,40 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionStep:
+    """Which step of a session is compared.
+
+    Args:
+        point: the commit (of a roll the one inside that is compared), or what names its point.
+        kind: its class.
+        number, count: its place among the session's named steps, in the order of the report, from 1; and how many.
+        why: what it was chosen for, a few words.
+        others: the points of the other named steps, which `--step` takes. `crossing`: the one of all that crosses the
+            limit.
+        needed_bytes: needed capacities before and with it; None where they are not known.
+    """
+
+    session: str
+    point: str
+    kind: str
+    number: int
+    count: int
+    why: str
+    others: tuple[str, ...] = ()
+    crossing: str | None = None
+    needed_bytes: tuple[int, int] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; the contract in docs/json.md."""
+        return {**asdict(self), "others": list(self.others), "needed_bytes": self.needed_bytes and [*self.needed_bytes]}
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """The difference of two peaks. Deltas are bytes, second minus first; those of each grouping sum to `delta`.
 
-    `adjacent`: the first commit is a parent of the second, so that what changed was changed by the second.
+    `adjacent`: the first commit is a parent of the second, so that what changed was changed by the second. `step`: of a
+    session, the step whose sides these are.
     """
 
     first: Side
@@ -143,6 +173,12 @@ class Comparison:
     config_changes: tuple[Change, ...] | None
     notes: tuple[str, ...]
     adjacent: bool = False
+    step: SessionStep | None = None
+
+    @property
+    def about_layout(self) -> bool:
+        """The live bytes do not tell the runs apart: the peaks are equal, or the step is one of the allocator's."""
+        return self.delta == 0 or (self.step is not None and self.step.kind in ("fragmentation", "mixed"))
 
     @property
     def delta(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from oombisect.repo.bridge import BridgeRepository, open_repository
 from oombisect.repo.line_map import bridge_of
 from oombisect.repo.mirror import Say
 from oombisect.repo.whole import open_whole
-from oombisect.session.comparing import Comparison, compare
+from oombisect.session.comparing import Comparison, SessionStep, compare
 from oombisect.session.snapshots_of import Located, database_for, names_probe, resolve_snapshot, snapshot_of_probe
 from oombisect.session.verdict import Report, StepVerdict
 
@@ -34,6 +35,7 @@ def compare_named(
     clock: Callable[[], datetime],
     rank: int | None,
     ends: bool,
+    step: str | None = None,
     cache: Path,
     say: Say,
     device: int | None = None,
@@ -47,6 +49,7 @@ def compare_named(
         rank: None: that with the second's largest peak.
         device: of a snapshot of several devices, which one; None: the one with the longest history.
         ends: of a session, its good and bad ends, not its largest step.
+        step: of a session, the named step to compare: its commit or the beginning of it; None: the largest.
         repo, megatron: used in the place of what the session was told.
 
     Raises:
@@ -56,15 +59,20 @@ def compare_named(
         raise OombisectError(f"There is nothing to compare {first} with", "Name two snapshots, or one session.")
     path = (database or default) if second is None else database_for([first, second], database, default)
     with contextlib.ExitStack() as stack:
+        told: SessionStep | None = None
         store = None if path is None else stack.enter_context(open_store(path, clock=clock, readonly=True))
         if second is not None:
             sides = _named(first, second, store, rank)
         else:
             assert store is not None
             session = _session(store, first)
-            sides = _ends(store, session, rank) if ends else sides_of_step(store, session, rank)
+            if ends:
+                sides = _ends(store, session, rank)
+            else:
+                chosen, told = _choose(session, step)
+                sides = _sides(store, session, chosen, rank)
         repository = _repository(sides, store, cache, say, repo, megatron)
-        return compare(*sides, store, repository, device=device)
+        return replace(compare(*sides, store, repository, device=device), step=told)
 
 
 def _named(first: str, second: str, store: Store | None, rank: int | None) -> tuple[Located, Located]:
@@ -122,20 +130,65 @@ def _repository(
     return found
 
 
-def sides_of_step(store: Store, session: StoredSession, rank: int | None = None) -> tuple[Located, Located]:
-    """The probes of the largest named step of a session, its parent and itself; of a roll those of the commit inside.
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A named step and, of a roll, the commit inside that stands for it."""
 
-    Raises:
-        OombisectError: the session named no step, or kept no snapshot of one of the two.
-    """
+    step: StepVerdict
+    inside: StepVerdict | None
+
+    @property
+    def named(self) -> StepVerdict:
+        return self.inside or self.step
+
+
+def _choose(session: StoredSession, wanted: str | None) -> tuple[_Choice, SessionStep]:
+    """The named step of a session that `wanted` begins the name of; None: the largest."""
     ends = "Compare its ends with --ends, or name two probes."
     if not session.verdict or "verdict" not in session.verdict:
         raise OombisectError(f"Session {session.id} has no verdict", ends)
     steps = [step for step in Report.from_json(session.verdict).verdict.steps if step.named]
     if not steps:
         raise OombisectError(f"Session {session.id} named no single change", ends)
-    step = max(steps, key=_size)
-    if (inside := step.main_inside) is not None:
+    choices = [_Choice(step, step.main_inside) for step in steps]
+    largest = max(choices, key=lambda choice: _size(choice.step))
+    chosen, why = largest, "the largest"
+    if wanted is not None:
+        found = [c for c in choices if wanted and any(s.point.startswith(wanted) for s in (c.step, c.named))]
+        if len(found) != 1:
+            known = ", ".join(choice.named.point for choice in choices)
+            what = "names several steps" if found else "is no named step"
+            raise OombisectError(f"{wanted!r} {what} of session {session.id}", f"It has {known}.")
+        chosen, why = found[0], ""
+    elif chosen.step.crosses_limit:
+        why = "the largest, and the one that crosses the limit"
+    return chosen, SessionStep(
+        session.id,
+        chosen.named.point,
+        chosen.named.kind,
+        choices.index(chosen) + 1,
+        len(choices),
+        why,
+        tuple(choice.named.point for choice in choices if choice is not chosen),
+        next((choice.named.point for choice in choices if choice.step.crosses_limit), None),
+        _needed(chosen.named),
+    )
+
+
+def _needed(step: StepVerdict) -> tuple[int, int] | None:
+    """Needed capacity before a step and with it, bytes."""
+    needed = step.evidence.get("needed_capacity") or {}
+    sizes = needed.get("smaller_bytes"), needed.get("larger_bytes")
+    if sizes[0] is None or sizes[1] is None:
+        return None
+    grew = step.delta.get("reserved", 0) + step.delta.get("external", 0) >= 0
+    return sizes if grew else sizes[::-1]
+
+
+def _sides(store: Store, session: StoredSession, choice: _Choice, rank: int | None) -> tuple[Located, Located]:
+    """The probes of a step, its parent and itself; of a roll those of the commit inside."""
+    step = choice.step
+    if (inside := choice.inside) is not None:
         bridge = step.evidence["descent"]["base"]["bridge"]
         return probes_of(store, session, f"{bridge}+{inside.parent}", f"{bridge}+{inside.point}", rank)
     states = step.evidence.get("points") or {"parent": step.parent, "point": step.point}  # a key's are told apart
