@@ -53,6 +53,7 @@ IMPORTED = (
             "/v/lib/python3.12/site-packages/oombisect/_shipped/probes/probe_support/data.py",
             Place(PROBE, "probe_support/data.py"),
         ),
+        ("/a/probes/command_hook/sitecustomize.py", Place(PROBE, "command_hook/sitecustomize.py")),
         ("/c/inductor/sz/cszd35j7pwo7j7kl42x452pzzes25vw27v2djy2uxgi4omuxo4xf.py", Place(GENERATED, "torch.compile")),
         ("<eval_with_key>.12", Place(GENERATED, "<eval_with_key>")),
         ("/home/me/train.py", Place(UNKNOWN, "/home/me/train.py")),

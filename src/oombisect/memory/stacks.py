@@ -24,7 +24,9 @@ from oombisect.memory.trace import Frame, Stack
 
 PACKAGE, PYTHON, PROBE, GENERATED, NATIVE, UNKNOWN = "package", "python", "probe", "generated", "native", ""
 _PASSING_ON = (PYTHON, PROBE, GENERATED)
-_PROBE = re.compile(r".*/probes/((?:bridge_train|worker)\.py|probe_support/.*)", re.DOTALL)
+_PROBE = re.compile(
+    r".*/probes/((?:bridge_train|worker)\.py|(?:probe_support|command_hook|flash_attn_stand_in)/.*)", re.DOTALL
+)
 _PACKAGE = re.compile(r".*/(?:site|dist)-packages/(.*)", re.DOTALL)
 _PYTHON = re.compile(r".*/lib(?:64)?/python3[^/]*/(.*)", re.DOTALL)
 # What torch.compile wrote: the file's name is a hash of its contents.
