@@ -178,11 +178,11 @@ def _choose(session: StoredSession, wanted: str | None) -> tuple[_Choice, Sessio
 def _needed(step: StepVerdict) -> tuple[int, int] | None:
     """Needed capacity before a step and with it, bytes."""
     needed = step.evidence.get("needed_capacity") or {}
-    sizes = needed.get("smaller_bytes"), needed.get("larger_bytes")
-    if sizes[0] is None or sizes[1] is None:
+    smaller, larger = needed.get("smaller_bytes"), needed.get("larger_bytes")
+    if smaller is None or larger is None:
         return None
     grew = step.delta.get("reserved", 0) + step.delta.get("external", 0) >= 0
-    return sizes if grew else sizes[::-1]
+    return (smaller, larger) if grew else (larger, smaller)
 
 
 def _sides(store: Store, session: StoredSession, choice: _Choice, rank: int | None) -> tuple[Located, Located]:
