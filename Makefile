@@ -11,10 +11,12 @@ demo: env        ## bisect a small repository made on the spot, on the virtual G
 	@.venv/bin/oombisect demo
 
 test: env lint   ## linters, types, and every test but the slow ones
-	.venv/bin/python -m pytest -m "not slow"
+	.venv/bin/python -m pytest -m "not slow" $(PARALLEL)
 
 test-all: env lint  ## every test
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest $(PARALLEL)
+
+PARALLEL = -n auto --dist loadfile
 
 lint: env
 	.venv/bin/ruff check .

@@ -296,6 +296,6 @@ def test_a_store_opened_for_looking_cannot_write(store: Store, session: str, dat
 
 
 def test_looking_creates_nothing(tmp_path: Path) -> None:
-    with pytest.raises(OombisectError, match="cannot be opened"):
+    with pytest.raises(OombisectError, match="There is no database"):
         open_store(tmp_path / "folder" / "oombisect.db", clock=Clock(), readonly=True)
     assert not list(tmp_path.iterdir())
