@@ -36,6 +36,8 @@ def test_a_probe_option_out_of_range_is_refused_by_name(changes: dict[str, Any],
         *(({"grid": value}, "--grid") for value in (-1, 1_000_001)),
         *(({"min_step_bytes": value}, "--min-step") for value in (0, 1 << 63)),
         ({"find": "luck"}, "--find"),
+        *(({"metric": value}, "--metric") for value in ("luck", "step-time")),
+        *(({"threshold_bytes": value}, "--threshold") for value in (0, 1 << 63)),
     ],
 )
 def test_a_search_option_out_of_range_is_refused_by_name(changes: dict[str, Any], option: str) -> None:
@@ -45,5 +47,5 @@ def test_a_search_option_out_of_range_is_refused_by_name(changes: dict[str, Any]
 
 def test_a_request_in_range_survives_json() -> None:
     probe = ProbeRequest("toy", ranks=(0, 7), world_size=8, time_limit=0.5, micro_batches=1, iterations=1000)
-    request = BisectRequest("a..b", probe, budget=0, grid=5, min_step_bytes=1)
+    request = BisectRequest("a..b", probe, budget=0, grid=5, min_step_bytes=1, metric="cached", threshold_bytes=7)
     assert BisectRequest.from_json(request.to_json()) == request

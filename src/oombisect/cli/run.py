@@ -17,8 +17,25 @@ def run(
     range: Annotated[str, typer.Argument(metavar="GOOD..BAD", help="The range: a good end and a bad one.")],
     request: ProbeRequest,
     find: Annotated[
-        str, typer.Option(metavar="WHAT", help="regression (memory grew) or improvement (memory fell).")
+        str, typer.Option(metavar="WHAT", help="regression (it grew), improvement (it fell) or any (either way).")
     ] = "regression",
+    metric: Annotated[
+        str,
+        typer.Option(
+            metavar="METRIC",
+            help="What to follow: memory (allocated, or all of the device), or one quantity alone: allocated, "
+            "reserved, device, cached (reserved minus allocated), fragmentation (needed capacity minus allocated).",
+        ),
+    ] = "memory",
+    threshold: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Look for where the metric passes SIZE (memory: all of the device), not for where the run no longer "
+            "fits the limit.",
+            show_default=False,
+        ),
+    ] = None,
     first_parent: Annotated[
         bool, typer.Option("--first-parent/--no-first-parent", help="Take a merge as one change.")
     ] = True,
@@ -65,6 +82,8 @@ def run(
             range=range,
             probe=request,
             find=find,
+            metric=metric,
+            threshold_bytes=None if threshold is None else parse_bytes(threshold),
             first_parent=first_parent,
             paths=tuple(path or ()),
             budget=budget,

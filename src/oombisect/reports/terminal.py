@@ -23,6 +23,14 @@ from oombisect.units import format_apart, format_bytes, format_change, format_de
 
 _STYLE = {"capacity": "red", "fragmentation": "magenta", "external": "yellow", "mixed": "red", "unknown": "dim"}
 _METRICS = {"allocated": "peak allocated", "reserved": "peak reserved", "external": "outside PyTorch"}
+_FOLLOWED = {
+    "memory": "memory of the device",
+    "allocated": "peak allocated",
+    "reserved": "peak reserved",
+    "device": "memory of the device",
+    "cached": "reserved minus allocated",
+    "fragmentation": "needed capacity minus allocated",
+}
 METHODS = {"replay": "by replay", "probes": "by probes"}
 _CONFIRMED = {
     "yes": "confirmed",
@@ -51,17 +59,20 @@ def headline(report: Report) -> str:
     peak, most = format_apart(report.bad.peak_allocated, verdict.limit_bytes)
     limit = f"{most}{label}"
     died = Outcome.CENSORED in (report.good.outcome, report.bad.outcome)
-    growth = ("at least " if died else "") + format_delta(verdict.growth.get("allocated", 0))
+    alone = _alone(report)
+    size = verdict.growth.get("allocated", 0) if alone is None else verdict.change or 0
+    growth = ("at least " if died else "") + format_delta(size)
+    moved = f"{_FOLLOWED[alone] if alone else 'peak allocated'} moved by {growth}{label}"
+    where = f"No change in {_FOLLOWED[alone] if alone else 'memory'} between the ends"
     if verdict.kind == "culprit":
         main = main_step(report)
         if main is None:
-            return f"No single change can be named; peak allocated moved by {growth}{label}."
+            return f"No single change can be named; {moved}."
         return _culprit(report, main, label, limit)
     texts = {
-        "none": f"No change in memory between the ends: {peak} peak allocated{label}, limit {limit}.",
-        "creep": f"Creep: no single change adds much; peak allocated moved by {growth}{label} over "
-        f"{report.points} points.",
-        "blurred": f"The change lies in a range that cannot be probed; peak allocated moved by {growth}{label}.",
+        "none": f"{where}: {peak} peak allocated{label}, limit {limit}.",
+        "creep": f"Creep: no single change adds much; {moved} over {report.points} points.",
+        "blurred": f"The change lies in a range that cannot be probed; {moved}.",
         "budget": f"The probe budget is spent; {verdict.explained:.0%} of {growth}{label} is explained so far.",
         "infra": "The probes failed for reasons outside the code; nothing can be named.",
     }
@@ -77,8 +88,12 @@ def _culprit(report: Report, main: StepVerdict, label: str, limit: str) -> str:
         named, who, roll = inside, "Megatron-LM ", f' Bridge rolled it in with {short(main.point)} "{main.subject}".'
         rest += len(main.inside) - 1
     others = f" {rest} more step{'s' if rest > 1 else ''} below." if rest else ""
+    verdict, alone = report.verdict, _alone(report)
     over = f"and pushed the run over {limit}" if named.crosses_limit else f"against a limit of {limit}"
-    size = _size(named, label)
+    if verdict.threshold_bytes is not None:
+        threshold = f"{format_bytes(verdict.threshold_bytes)}{label} of {_FOLLOWED[verdict.metric]}"
+        over = f"and took the run across {threshold}" if named.crosses_limit else f"beside a threshold of {threshold}"
+    size = _size(named, label) if alone is None else _followed(named, alone, label)
     return f'{who}{short(named.point)} "{named.subject}": {size} {over}; {named.kind}.{roll}{others}'
 
 
@@ -86,7 +101,20 @@ def main_step(report: Report) -> StepVerdict | None:
     """The step the headline names: the one that crosses the limit, else the largest confirmed one."""
     named = [step for step in report.verdict.steps if step.named]
     crossing = next((step for step in named if step.crosses_limit), None)
+    if _alone(report):
+        return crossing or max(named, key=lambda step: abs(step.change or 0), default=None)
     return crossing or max(named, key=lambda step: abs(_largest(step)[1]), default=None)
+
+
+def _alone(report: Report) -> str | None:
+    """The quantity that was followed alone; None: memory as a whole."""
+    return None if report.verdict.metric == "memory" else report.verdict.metric
+
+
+def _followed(step: StepVerdict, metric: str, label: str) -> str:
+    """What a step added of the one quantity that was followed."""
+    bound = "at least " if step.evidence.get("censored") else ""
+    return f"{bound}{format_delta(step.change or 0)}{label} {_FOLLOWED[metric]}"
 
 
 def _largest(step: StepVerdict) -> tuple[str, int]:
@@ -119,6 +147,7 @@ def render(report: Report, console: Console) -> None:
     def line(text: str = "", style: str = "") -> None:
         console.print(Text(text, style=style), soft_wrap=True)
 
+    across = "limit" if report.verdict.threshold_bytes is None else "threshold"
     line()
     line(headline(report), "bold")
     table = steps_table(report.verdict.steps, label)
@@ -126,7 +155,9 @@ def render(report: Report, console: Console) -> None:
         console.print(table)
     for step in report.verdict.steps:
         line(f"\n{short(step.point)} {step.subject}", _STYLE.get(step.kind, ""))
-        for text in evidence_lines(step, label):
+        if alone := _alone(report):
+            line(f"  followed: {_followed(step, alone, label)}")
+        for text in evidence_lines(step, label, across):
             line(f"  {text}")
         for text in package_lines(step, *_metric_words(step), label):
             line(f"  {text}")
@@ -134,7 +165,7 @@ def render(report: Report, console: Console) -> None:
             line(f"  {text}")
         for inside in step.inside:
             line(f"\n  Megatron-LM {short(inside.point)} {inside.subject}", _STYLE.get(inside.kind, ""))
-            for text in evidence_lines(inside, label):
+            for text in evidence_lines(inside, label, across):
                 line(f"    {text}")
         for note in step.evidence.get("descent", {}).get("notes", ()):
             line(f"  note: {_labelled(note, label)}", "dim")
@@ -205,14 +236,14 @@ def _labelled(text: str, label: str) -> str:
     return text + label if re.search(r"\d ([KMGT]i)?B\b", text) else text
 
 
-def evidence_lines(step: StepVerdict, label: str) -> list[str]:
-    """The sizes of one step and their proof, a line each; `label` follows every size."""
+def evidence_lines(step: StepVerdict, label: str, across: str = "limit") -> list[str]:
+    """The sizes of one step and their proof, a line each; `label` follows every size, `across` is what was crossed."""
     evidence = step.evidence
     sizes = ", ".join(f"{format_delta(step.delta.get(name, 0))} {words}" for name, words in _METRICS.items())
     at_least = "at least " if evidence.get("censored") else ""
     lines = [f"{step.kind}: {at_least}{sizes}{label}"]
     if step.crosses_limit:
-        lines.append("takes the run across the limit")
+        lines.append(f"takes the run across the {across}")
     if phases := evidence.get("phases"):
         moved = ", ".join(f"{phase} {format_delta(size)}" for phase, size in phases.items())
         lines.append(f"peak allocated by phase: {moved}{label}")

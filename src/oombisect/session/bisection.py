@@ -7,7 +7,7 @@ was killed goes on where it was: its events are told to a new search, and no fin
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from oombisect.errors import ExitCode, OombisectError
@@ -19,7 +19,7 @@ from oombisect.search.options import Options
 from oombisect.search.plan import plan
 from oombisect.search.requests import Measure, Remeasure, Request, Revert
 from oombisect.search.state import State, observe, start
-from oombisect.session.measuring import Measurer, Target
+from oombisect.session.measuring import Measured, Measurer, Target
 from oombisect.session.rank_findings import rank_findings
 from oombisect.session.steps import Judge
 from oombisect.session.verdict import Report, StepVerdict, Verdict
@@ -121,6 +121,9 @@ class Bisection:
             explained=conclusion.explained,
             unresolved=tuple((targets[a].key, targets[b].key) for a, b in conclusion.unresolved),
             notes=(*conclusion.notes, *_notes(conclusion, self.options)),
+            metric=self.options.metric,
+            change=conclusion.change,
+            threshold_bytes=self.options.threshold_bytes,
         )
 
     def report(self, verdict: Verdict, *, reproduce: Sequence[str], workload: Mapping[str, Any]) -> Report:
@@ -174,8 +177,17 @@ class Bisection:
             return Conflict(str(error)), {"probe": None, "fits": None, "conflict": str(error), "cached": False}
         measured = self.measurer.measure(target, purpose, fresh=not isinstance(request, Measure))
         fits = self.measurer.fits(target, measured, self.limit)
-        observation = observation_of(measured.reading, fits)
-        return observation, {"probe": measured.probe, "fits": fits, "conflict": None, "cached": measured.cached}
+        needed = self._needed(measured)
+        observation = observation_of(measured.reading, fits, needed)
+        told = {"probe": measured.probe, "fits": fits, "conflict": None, "cached": measured.cached}
+        return observation, told if needed is None else {**told, "needed": list(needed.items())}
+
+    def _needed(self, measured: Measured) -> dict[int, int | None] | None:
+        """The needed capacity of each rank, where the search follows it."""
+        if self.options.metric != "fragmentation" or measured.reading.outcome is not Outcome.EXACT:
+            return None
+        replays = self.measurer.replays
+        return {rank.rank: replays.needed(measured.probe, rank) for rank in measured.reading.ranks}
 
     def _target(self, request: Request) -> Target:
         if isinstance(request, Revert):
@@ -185,7 +197,8 @@ class Bisection:
     def _recorded(self, payload: Mapping[str, Any]) -> Observation:
         if payload["conflict"] is not None:
             return Conflict(payload["conflict"])
-        return observation_of(self.store.reading(payload["probe"]), payload["fits"])
+        needed = dict(payload["needed"]) if "needed" in payload else None
+        return observation_of(self.store.reading(payload["probe"]), payload["fits"], needed)
 
     def _end(self, index: int) -> tuple[Reading, Mapping[str, Any] | None]:
         """The reading of an end, and its ranks beside each other."""
@@ -214,10 +227,12 @@ def _kind(conclusion: Conclusion, steps: Sequence[StepVerdict]) -> str:
 
 
 def _notes(conclusion: Conclusion, options: Options) -> list[str]:
-    moved = conclusion.growth.allocated
+    alone = options.metric != "memory"
+    moved = conclusion.change if alone else conclusion.growth.allocated
     if conclusion.kind == "none" and options.wanted(moved) < 0 and abs(moved) > conclusion.epsilon:
         other = "regression" if options.find == "improvement" else "improvement"
-        return [f"memory moved the other way: peak allocated {format_delta(moved)}; --find {other} follows that"]
+        what = options.metric if alone else "peak allocated"
+        return [f"memory moved the other way: {what} {format_delta(moved)}; --find {other} follows that"]
     return []
 
 
@@ -229,10 +244,11 @@ def _progress(state: State) -> str:
     return f"{so_far.explained:.0%} of the movement explained, largest open interval {widest}"
 
 
-def metrics_of(reading: Reading) -> Metrics:
+def metrics_of(reading: Reading, needed: int | None = None) -> Metrics:
     """A reading as the search sees it: the worst rank of each figure, and the peak allocated of each phase.
 
     A rank that ran out of memory would have had at least what it asked for in vain besides what it held then.
+    `needed`: the least the allocator must be given, bytes, if somebody found out.
     """
     phases: dict[str, int] = {}
     for rank in reading.ranks:
@@ -244,22 +260,40 @@ def metrics_of(reading: Reading) -> Metrics:
         external=reading.external,
         allocations=max((rank.allocations for rank in reading.ranks), default=0),
         phases=tuple(phases.items()),
+        needed=needed,
     )
 
 
-def observation_of(reading: Reading, fits: bool | None) -> Observation:
-    """A reading as an answer to the search; `fits` says whether it fits the limit, None: not known."""
+def observation_of(reading: Reading, fits: bool | None, needed: Mapping[int, int | None] | None = None) -> Observation:
+    """A reading as an answer to the search; `fits` says whether it fits the limit, None: not known.
+
+    With `needed`, the capacity each rank needs (external memory included, None: not known), the answer is that of the
+    rank that needs most: what an allocator strands is of one device, never of two.
+    """
     match reading.outcome:
         case Outcome.EXACT:
             if fits is None:
                 return Infra("the probe with the limit enforced told nothing")
-            return Exact(metrics_of(reading), fits)
+            return Exact(metrics_of(reading), fits) if needed is None else _most_needing(reading, fits, needed)
         case Outcome.CENSORED:
             return Censored(metrics_of(reading))
         case Outcome.UNRESOLVED:
             return Unresolved(reading.reason)
         case Outcome.INFRA:
             return Infra(reading.reason)
+
+
+def _most_needing(reading: Reading, fits: bool, needed: Mapping[int, int | None]) -> Observation:
+    unknown = sorted(rank for rank, size in needed.items() if size is None)
+    if unknown:
+        which = ", ".join(map(str, unknown))
+        return Unresolved(
+            f"what rank {which} needs is not known, so neither is its fragmentation: there is no replay of its "
+            "allocations that agrees with the recording"
+        )
+    sizes = {rank: size for rank, size in needed.items() if size is not None}
+    rank = max(reading.ranks, key=lambda r: (sizes[r.rank], -r.rank))
+    return Exact(metrics_of(replace(reading, ranks=(rank,)), sizes[rank.rank] - rank.external), fits)
 
 
 def _to_json(request: Request) -> dict[str, Any]:

@@ -11,9 +11,12 @@ from typing import Any
 from oombisect.errors import OombisectError
 from oombisect.probing.workload import MIN_ITERATIONS, Workload
 from oombisect.recipes import megatron_ci
+from oombisect.search.metric import METRICS as ALL_METRICS
+from oombisect.search.metric import unit
+from oombisect.search.options import FINDS
 from oombisect.units import MAX_BYTES, MIB, format_bytes
 
-FINDS = ("regression", "improvement")
+METRICS = tuple(metric for metric in ALL_METRICS if unit(metric) == "bytes")
 MAX_ITERATIONS = 1000  # each is recorded in full; memory repeats itself after the second
 MAX_RANKS = 1 << 20
 MAX_PROBES = 1_000_000
@@ -160,12 +163,16 @@ class ProbeRequest:
 class BisectRequest:
     """A whole `run`: which range, what to look for, when to stop, and how to probe.
 
+    `metric`: whose movement is sought. `threshold_bytes`: the value of it whose crossing is looked for, instead of the
+    limit's.
     `descend`: go on into Megatron-LM where a named step moves the submodule.
     """
 
     range: str
     probe: ProbeRequest
     find: str = "regression"
+    metric: str = "memory"
+    threshold_bytes: int | None = None
     first_parent: bool = True
     paths: tuple[str, ...] = ()
     budget: int | None = None
@@ -176,7 +183,11 @@ class BisectRequest:
 
     def __post_init__(self) -> None:
         if self.find not in FINDS:
-            raise OombisectError(f"--find {self.find!r} is not known", f"Use {' or '.join(FINDS)}.")
+            raise OombisectError(f"--find {self.find!r} is not known", f"Use {', '.join(FINDS)}.")
+        if self.metric not in METRICS:
+            time = "A probe measures memory, not speed. " if self.metric in ALL_METRICS else ""
+            raise OombisectError(f"--metric {self.metric!r} is not known", f"{time}Use {', '.join(METRICS)}.")
+        _size("--threshold", self.threshold_bytes, 1)
         _within("--budget", self.budget, 0, MAX_PROBES)
         _within("--grid", self.grid, 0, MAX_PROBES)
         _size("--min-step", self.min_step_bytes, 1)

@@ -90,6 +90,8 @@ def search_options(request: BisectRequest, simulated: bool) -> Options:
     """What the request asks of the search; the readings of a simulated device have no noise."""
     return Options(
         find=request.find,  # type: ignore[arg-type]  # checked by Options itself
+        metric=request.metric,  # type: ignore[arg-type]  # checked by the request
+        threshold_bytes=request.threshold_bytes,
         noise_bytes=0 if simulated else None,
         min_step_bytes=request.min_step_bytes,
         budget=request.budget,

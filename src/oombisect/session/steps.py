@@ -70,6 +70,7 @@ class Judge:
             named=step.named and not self.line.lump(step.index),
             crosses_limit=step.index == self.conclusion.crossing,
             blurred=self._suspects(step),
+            change=step.change,
             evidence={
                 **evidence,
                 "classification": dict(proof.evidence),

@@ -27,7 +27,8 @@ class StepVerdict:
 
     `kind` is capacity, fragmentation, external, mixed or unknown; `confirmed` is yes, superseded, conflict, refuted
     or not-tried; `evidence` holds what proves both. `named`: the evidence carries a name. `blurred` lists the points
-    that may have brought it, where some between parent and point cannot be probed.
+    that may have brought it, where some between parent and point cannot be probed. `change`: bytes of the metric that
+    was followed; None in what was stored before there were several.
     """
 
     point: str
@@ -41,6 +42,7 @@ class StepVerdict:
     named: bool = True
     crosses_limit: bool = False
     blurred: tuple[str, ...] = ()
+    change: int | None = None
 
     @property
     def inside(self) -> tuple[StepVerdict, ...]:
@@ -68,6 +70,7 @@ class StepVerdict:
             "subject": self.subject,
             "repo": self.repo,
             "delta_bytes": dict(self.delta),
+            "change": self.change,
             "class": self.kind,
             "confirmed": self.confirmed,
             "named": self.named,
@@ -91,12 +94,17 @@ class StepVerdict:
             named=data["named"],
             crosses_limit=data["crosses_limit"],
             blurred=tuple(data["blurred"]),
+            change=data.get("change"),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The conclusion. `growth_bytes` is peak allocated of the bad end minus that of the good one."""
+    """The conclusion. `growth_bytes` is peak allocated of the bad end minus that of the good one.
+
+    `metric` is what was followed, `change` its growth in bytes, `threshold_bytes` the value of it whose crossing was
+    looked for; None: that of the limit.
+    """
 
     kind: str
     limit_bytes: int
@@ -106,12 +114,18 @@ class Verdict:
     explained: float
     unresolved: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    metric: str = "memory"
+    change: int | None = None
+    threshold_bytes: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; the contract in docs/json.md."""
         return {
             "kind": self.kind,
             "limit_bytes": self.limit_bytes,
+            "metric": self.metric,
+            "change": self.change,
+            "threshold_bytes": self.threshold_bytes,
             "crossing": self.crossing,
             "steps": [step.to_json() for step in self.steps],
             "growth_bytes": self.growth.get("allocated", 0),
@@ -133,6 +147,9 @@ class Verdict:
             explained=data["explained"],
             unresolved=tuple((first, last) for first, last in data["unresolved"]),
             notes=tuple(data["notes"]),
+            metric=data.get("metric", "memory"),
+            change=data.get("change"),
+            threshold_bytes=data.get("threshold_bytes"),
         )
 
 
