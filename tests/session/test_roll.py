@@ -169,7 +169,8 @@ class Environment:
         return {"environment": self.more}
 
     def around(self, target: Target) -> Target:
-        return replace(target, trees={**target.trees, **self.trees}, lay_out=lambda: self.weigh(target.lay_out()))
+        trees = {**target.trees, **self.trees}
+        return replace(target, trees=trees, lay_out=lambda slot=None: self.weigh(target.lay_out(slot)))
 
     def weigh(self, sources: Sources) -> Sources:
         for name in ("allocated", "reserved"):

@@ -115,6 +115,13 @@ HostMemory = Annotated[str, typer.Option(metavar="SIZE", help="Host memory a pro
 Database = Annotated[
     Path | None, typer.Option("--db", metavar="FILE", help="The SQLite database. Default: in the user's data folder.")
 ]
+Jobs = Annotated[
+    str,
+    typer.Option(
+        metavar="N",
+        help="Probes at once, or auto: as many as cores and host memory carry (real GPUs: as many as these hold).",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout; everything else goes to stderr.")]
 
 
@@ -199,6 +206,19 @@ def assignments(option: str, items: list[str] | None) -> list[str]:
         if not item.partition("=")[1] or not item.partition("=")[0].strip():
             raise OombisectError(f"{option} {item!r} is no assignment", f"Write {option} NAME=VALUE.")
     return list(items or ())
+
+
+def job_count(text: str) -> int | None:
+    """The value of --jobs; None for `auto`.
+
+    Raises:
+        OombisectError: it is neither.
+    """
+    if text == "auto":
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise OombisectError(f"--jobs {text!r} is no number of probes", "Write a number like 2, or auto.")
+    return int(text)
 
 
 def _ranks(text: str | None) -> tuple[int, ...]:

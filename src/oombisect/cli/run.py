@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from oombisect.cli.command_options import with_recipe_or_command
-from oombisect.cli.options import Database, Json
+from oombisect.cli.options import Database, Jobs, Json, job_count
 from oombisect.session.request import BisectRequest, ProbeRequest
 from oombisect.units import parse_bytes
 
@@ -61,6 +61,7 @@ def run(
             help="Where a named commit moves the Megatron-LM submodule, go on to the commit of Megatron-LM.",
         ),
     ] = True,
+    jobs: Jobs = "1",
     database: Database = None,
     json: Json = False,
 ) -> None:
@@ -91,6 +92,7 @@ def run(
             exhaustive=exhaustive,
             grid=grid,
             descend=descend,
+            jobs=job_count(jobs),
         ),
         database,
         as_json=json,

@@ -33,8 +33,7 @@ class ConsoleWatcher:
         self.console = console
         self._status: Status | None = None
         self._shown: set[int] = set()
-        self._doing = ""
-        self._capacity: int | None = None
+        self._running: dict[tuple[str, str], tuple[str, int | None]] = {}
         self._where = ""
 
     def say(self, text: str) -> None:
@@ -47,8 +46,12 @@ class ConsoleWatcher:
 
     def probe_started(self, target: Target, variation: Variation, purpose: str) -> None:
         """The live line tells of it until it has finished."""
-        self._doing = f"{short(target.key)} {printable(target.subject)[:50]} {_detail(variation, purpose)}".rstrip()
-        self._capacity = variation.limit_bytes
+        doing = f"{short(target.key)} {printable(target.subject)[:50]} {_detail(variation, purpose)}".rstrip()
+        self._running[target.key, purpose] = (doing, variation.limit_bytes)
+        self._show()
+
+    def _show(self) -> None:
+        self.close()
         if self.console.is_terminal:
             self._status = self.console.status(escape(self._line(0.0)))
             with contextlib.suppress(OSError):
@@ -61,14 +64,20 @@ class ConsoleWatcher:
 
     def probe_finished(self, target: Target, measured: Measured, purpose: str, seconds: float) -> None:
         """A line with what it read; an answer from the database is told once."""
+        _, capacity = self._running.pop((target.key, purpose), ("", None))
+        self._told(target, measured, purpose, seconds, capacity)
+        if self._running:
+            self._show()
+
+    def _told(self, target: Target, measured: Measured, purpose: str, seconds: float, capacity: int | None) -> None:
         self.close()
         if measured.cached and measured.probe in self._shown:
             return  # told before
         self._shown.add(measured.probe)
         how = "from the database" if measured.cached else f"{seconds:.1f} s"
         detail = _PURPOSES.get(purpose, purpose)
-        if not measured.cached and self._capacity:
-            detail = f"{detail} at {format_bytes(self._capacity)}".strip()
+        if not measured.cached and capacity:
+            detail = f"{detail} at {format_bytes(capacity)}".strip()
         parts = [
             f"{short(target.key):<10}",
             summary(measured.reading),
@@ -90,7 +99,8 @@ class ConsoleWatcher:
             self.console.print(text, style=style, highlight=False, soft_wrap=True)
 
     def _line(self, seconds: float) -> str:
-        return "  ".join(part for part in (f"probing {self._doing}", f"{seconds:.0f} s", self._where) if part)
+        doing = ", ".join(doing for doing, _ in self._running.values())
+        return "  ".join(part for part in (f"probing {doing}", f"{seconds:.0f} s", self._where) if part)
 
 
 def _detail(variation: Variation, purpose: str) -> str:

@@ -6,7 +6,7 @@ was killed goes on where it was: its events are told to a new search, and no fin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,7 +19,7 @@ from oombisect.search.options import Options
 from oombisect.search.plan import plan
 from oombisect.search.requests import Measure, Remeasure, Request, Revert
 from oombisect.search.state import State, observe, start
-from oombisect.session.measuring import Measured, Measurer, Target
+from oombisect.session.measuring import Measured, Measurer, Question, Target
 from oombisect.session.rank_findings import rank_findings
 from oombisect.session.steps import Judge
 from oombisect.session.verdict import Report, StepVerdict, Verdict
@@ -93,12 +93,11 @@ class Bisection:
             OombisectError: an end of the range cannot be measured, or no probe can be started.
         """
         state = self._replayed()
-        while not self.until(state) and (requests := plan(state)):
-            request = requests[0]
-            observation, payload = self._answer(request)
-            self._record(OBSERVATION, {"request": _to_json(request), **payload})
-            state = observe(state, request, observation)
-            self._check_ends(request, observation)
+        while not self.until(state) and (requests := plan(state, max(1, len(self.measurer.places)))):
+            for request, (observation, payload) in zip(requests, self._answers(requests), strict=True):
+                self._record(OBSERVATION, {"request": _to_json(request), **payload})
+                state = observe(state, request, observation)
+                self._check_ends(request, observation)
             self.measurer.watcher.progress(_progress(state))
         self.state = state
         return conclude(state)
@@ -169,13 +168,26 @@ class Bisection:
     def _record(self, kind: str, payload: Mapping[str, Any]) -> None:
         self.store.append_event(self.session, kind, {**payload, **({"scope": self.scope} if self.scope else {})})
 
-    def _answer(self, request: Request) -> tuple[Observation, dict[str, Any]]:
-        purpose = _NAMES[type(request)]
-        try:
-            target = self._target(request)
-        except CannotRevert as error:
-            return Conflict(str(error)), {"probe": None, "fits": None, "conflict": str(error), "cached": False}
-        measured = self.measurer.measure(target, purpose, fresh=not isinstance(request, Measure))
+    def _answers(self, requests: Sequence[Request]) -> Iterator[tuple[Observation, dict[str, Any]]]:
+        """The answers, in order; their probes run at once where there are places for that."""
+        questions: list[Question | CannotRevert] = []
+        for request in requests:
+            try:
+                target = self._target(request)
+                questions.append(Question(target, _NAMES[type(request)], fresh=not isinstance(request, Measure)))
+            except CannotRevert as error:
+                questions.append(error)
+        answers = iter(
+            self.measurer.measure_all([question for question in questions if isinstance(question, Question)])
+        )
+        for question in questions:
+            if isinstance(question, CannotRevert):
+                told = str(question)
+                yield Conflict(told), {"probe": None, "fits": None, "conflict": told, "cached": False}
+            else:
+                yield self._answer(question.target, next(answers))
+
+    def _answer(self, target: Target, measured: Measured) -> tuple[Observation, dict[str, Any]]:
         fits = self.measurer.fits(target, measured, self.limit)
         needed = self._needed(measured)
         observation = observation_of(measured.reading, fits, needed)

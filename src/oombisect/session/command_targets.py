@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 
 from oombisect.probing.build import Build
 from oombisect.probing.command_call import CommandCall
@@ -28,14 +29,14 @@ class _Built:
 
 @dataclass
 class CommandTargets:
-    """Makes targets of commits of any repository, all laid out whole in one slot, built where there is a build."""
+    """Makes targets of commits of any repository, laid out whole, built where there is a build."""
 
     repository: WholeRepository
     slot: Slot
     workload: Workload
     build: Build | None = None
     _failed: dict[str, str] = field(default_factory=dict)
-    _built: _Built | None = None
+    _built: dict[Path, _Built] = field(default_factory=dict)
 
     def of(self, sha: str, subject: str, trees: RelevantTrees, *, date: str = "", key: str = "") -> Target:
         """The target of a commit, the user's or ours (a reverted tip, known by `key`); `date` is ISO 8601."""
@@ -45,7 +46,7 @@ class CommandTargets:
             trees={"tree": trees.bridge},
             committed=datetime.fromisoformat(date) if date else None,
             call=lambda: self._call(sha),
-            lay_out=lambda: self._lay_out(sha, trees.bridge),
+            lay_out=lambda slot=None: self._lay_out(sha, trees.bridge, slot or self.slot),
             repo=self.repository.project,
         )
 
@@ -70,24 +71,26 @@ class CommandTargets:
             raise CannotProbe(f"{sha[:12]} has no {path}")
         return self.repository.mirror.contents([entry.sha])[0]
 
-    def _lay_out(self, sha: str, tree: str) -> Sources:
+    def _lay_out(self, sha: str, tree: str, slot: Slot) -> Sources:
         """On disk, and built, once as long as the slot holds this tree; a build that failed is not tried again."""
         if tree in self._failed:
             raise CannotProbe(self._failed[tree])
-        if self._built is not None and self._built.tree == tree and self._built.commit == self.slot.laid:
-            self.slot.outer.restore(self._built.files)
-            return self._built.sources
-        self._built = None
+        built = self._built.pop(slot.path, None)
+        if built is not None and built.tree == tree and built.commit == slot.laid:
+            slot.outer.restore(built.files)
+            self._built[slot.path] = built
+            return built.sources
         try:
-            laid = self.repository.materialise(sha, self.slot)
+            laid = self.repository.materialise(sha, slot)
         except MissingCommit as error:
             raise CannotProbe(error.cause) from error
         if self.build is not None:
-            failure = self.build.run(laid.root, self.slot.path.with_name(f"{self.slot.path.name}.build-log.txt"))
+            failure = self.build.run(laid.root, slot.path.with_name(f"{slot.path.name}.build-log.txt"))
             if failure is not None:
                 self._failed[tree] = failure
                 raise CannotProbe(failure)
         sources = Sources(laid.source_paths, dict(laid.roots))
-        files = self.slot.outer.added() if self.build is not None else None
-        self._built = None if files is None else _Built(sha, tree, files, sources)
+        files = slot.outer.added() if self.build is not None else None
+        if files is not None:
+            self._built[slot.path] = _Built(sha, tree, files, sources)
         return sources

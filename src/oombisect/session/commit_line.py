@@ -36,7 +36,7 @@ class Targets(Protocol):
 
 @dataclass
 class CommitTargets:
-    """Makes targets of commits of one repository, all laid out in one slot.
+    """Makes targets of commits of one repository, laid out in `slot` where no other is named.
 
     `locks`: each commit is probed in the environment of its own lock; None: in the session's.
     """
@@ -70,7 +70,7 @@ class CommitTargets:
             submodule=trees.gitlink,
             committed=datetime.fromisoformat(date) if date else None,
             call=lambda: self._call(sha),
-            lay_out=lambda: self._lay_out(sha, megatron),
+            lay_out=lambda slot=None: self._lay_out(sha, megatron, slot or self.slot),
             repo=repo,
         )
         return self.locks.of(trees.env_lock).around(target) if self.locks else target
@@ -82,9 +82,9 @@ class CommitTargets:
             raise CannotProbe(f"{error.cause}. {error.way_out}") from error
         return RecipeCall(self.recipe, found.module, found.function, found.kwargs)
 
-    def _lay_out(self, sha: str, megatron: str | None) -> Sources:
+    def _lay_out(self, sha: str, megatron: str | None, slot: Slot) -> Sources:
         try:
-            laid = self.repository.materialise(sha, self.slot, megatron)
+            laid = self.repository.materialise(sha, slot, megatron)
         except MissingCommit as error:
             raise CannotProbe(error.cause) from error
         return Sources(laid.source_paths, {name: Path(root) for name, root in laid.roots.items()})

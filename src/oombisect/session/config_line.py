@@ -56,7 +56,7 @@ class Commit:
             submodule=self.trees.gitlink,
             committed=datetime.fromisoformat(self.date) if self.date else None,
             call=lambda: call,
-            lay_out=lambda: self.sources,
+            lay_out=lambda _=None: self.sources,
             repo="config",
         )
 

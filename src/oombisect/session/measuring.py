@@ -6,7 +6,9 @@ A measurement is keyed by its signature: everything that the probe can see. Same
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache, cached_property
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.history.records import ProbeSpec, StoredProbe
 from oombisect.history.signature import signature
+from oombisect.probing.benches import Bench, Job
 from oombisect.probing.collect import ProbeRun
 from oombisect.probing.prober import Prober
 from oombisect.probing.workload import PLAIN, Call, Sources, Variation
@@ -26,15 +29,25 @@ from oombisect.session.replaying import Replays
 if TYPE_CHECKING:
     from oombisect.history.store import Store
     from oombisect.probing.interpreter import Interpreter
+    from oombisect.repo.slots import Slot
 
 ENVIRONMENT = "environment"
 """The key of `Target.trees` for the Python packages, where these are the point's own."""
 _INFRA_TRIES = 2
+_TICK_SECONDS = 0.2
 Method = Literal["peak", "floor", "replay", "probe", "run"]
 
 
 class CannotProbe(Exception):
     """There is nothing to run: no such recipe at the point, or a submodule commit that is nowhere. It is unresolved."""
+
+
+class LayOut(Protocol):
+    """Puts a point on disk: in `slot`, or where it usually lies."""
+
+    def __call__(self, slot: Slot | None = None, /) -> Sources:
+        """May raise `CannotProbe`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +64,20 @@ class Target:
     subject: str
     trees: Mapping[str, Any]
     call: Callable[[], Call]
-    lay_out: Callable[[], Sources]
+    lay_out: LayOut
     submodule: str = ""
     committed: datetime | None = None
     repo: str = "bridge"
     interpreter: Callable[[], Interpreter] | None = None
     notes: tuple[str, ...] = ()
+
+
+class Question(NamedTuple):
+    """What `measure` is asked: a target, the purpose, and whether an older measurement will not do."""
+
+    target: Target
+    purpose: str
+    fresh: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +88,14 @@ class Measured:
     reading: Reading
     cached: bool
     config: Mapping[str, Any] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one probe at a time can run beside others: its slot, and the process that runs it."""
+
+    slot: Slot
+    bench: Bench
 
 
 class Fit(NamedTuple):
@@ -107,12 +136,16 @@ class Watcher(Protocol):
 
 @dataclass
 class Measurer:
-    """Measures targets for one session: `prober` runs probes, `store` remembers them."""
+    """Measures targets for one session: `prober` runs probes, `store` remembers them.
+
+    `places`: where several can run at once.
+    """
 
     store: Store
     session: str
     prober: Prober
     watcher: Watcher
+    places: Sequence[Place] = ()
 
     def measure(
         self,
@@ -134,13 +167,13 @@ class Measurer:
             OombisectError: no probe can be started (disk full, interpreter gone).
         """
         sign = self.sign(target, variation, ranks, trace)
-        known = self._asked_before(sign, purpose) if fresh else self._find(target, sign)
-        if known is not None and known.reading is not None:
+        known = self._stored(target, purpose, sign, fresh)
+        if known is not None:
             measured = self._of(known, cached=True)
             self.watcher.probe_finished(target, measured, purpose, 0.0)
             return measured
-        self.watcher.probe_started(target, variation, purpose)
         for attempt in range(1, _INFRA_TRIES + 1):
+            self.watcher.probe_started(target, variation, purpose)
             measured, seconds = self._probe(target, purpose, variation, sign, ranks)
             self.watcher.probe_finished(target, measured, purpose, seconds)
             if measured.reading.outcome is not Outcome.INFRA:
@@ -149,9 +182,65 @@ class Measurer:
                 self.watcher.say(f"trying again: {measured.reading.reason}")
         return measured
 
+    def measure_all(self, questions: Sequence[Question]) -> list[Measured]:
+        """As `measure`, the answers in order; what no probe has told yet is probed at once, one in each place.
+
+        Raises:
+            OombisectError: a probe cannot be started; the others are ended.
+        """
+        ran: dict[int, Measured] = {}
+        if len(questions) > 1 and self.places:
+            signs: dict[str, int] = {}
+            for index, (target, purpose, fresh) in enumerate(questions):
+                sign = self.sign(target, PLAIN, None)
+                if self._stored(target, purpose, sign, fresh) is None:
+                    signs.setdefault(sign, index)
+            open_ = list(signs.values())[: len(self.places)]
+            for attempt in range(1, _INFRA_TRIES + 1):
+                ran |= self._at_once({index: questions[index] for index in open_})
+                open_ = [index for index in open_ if ran[index].reading.outcome is Outcome.INFRA]
+                for index in open_ if attempt < _INFRA_TRIES else ():
+                    self.watcher.say(f"trying again: {ran[index].reading.reason}")
+        return [ran.get(i) or self.measure(q.target, q.purpose, fresh=q.fresh) for i, q in enumerate(questions)]
+
+    def _at_once(self, questions: Mapping[int, Question]) -> dict[int, Measured]:
+        """A probe for each, one in each place. The rows are begun in order, so that only times depend on chance."""
+        done: dict[int, Measured] = {}
+        running: dict[Future[ProbeRun], tuple[int, int, Place]] = {}
+
+        def finish(index: int, probe: int, run: ProbeRun) -> None:
+            target, purpose, _ = questions[index]
+            done[index] = self._finish(probe, target, run)
+            self.watcher.probe_finished(target, done[index], purpose, run.seconds)
+
+        begun = time.monotonic()
+        try:
+            for (index, (target, purpose, _)), place in zip(questions.items(), self.places, strict=False):
+                self.watcher.probe_started(target, PLAIN, purpose)
+                probe = self._begin(target, purpose, PLAIN, self.sign(target, PLAIN, None), None)
+                job = self._job(target, PLAIN, probe, None, place.slot)
+                if isinstance(job, ProbeRun):
+                    finish(index, probe, job)
+                else:
+                    running[place.bench.start(job)] = (index, probe, place)
+            while running:
+                for future in wait(running, _TICK_SECONDS, FIRST_COMPLETED).done:
+                    index, probe, place = running.pop(future)
+                    finish(index, probe, place.bench.outcome(future, self.prober.device))
+                self.watcher.tick(time.monotonic() - begun)
+        except BaseException:
+            for place in self.places:
+                place.bench.close()
+            raise
+        return done
+
     def known(self, target: Target) -> bool:
         """Whether a plain measurement of `target` is in the database."""
         return self._find(target, self.sign(target, PLAIN, None)) is not None
+
+    def _stored(self, target: Target, purpose: str, sign: str, fresh: bool) -> StoredProbe | None:
+        known = self._asked_before(sign, purpose) if fresh else self._find(target, sign)
+        return known if known is not None and known.reading is not None else None
 
     def _find(self, target: Target, sign: str) -> StoredProbe | None:
         """The stored measurement; not an environment's that told nothing in another session: an index changes."""
@@ -259,8 +348,15 @@ class Measurer:
     def _probe(
         self, target: Target, purpose: str, variation: Variation, sign: str, ranks: tuple[int, ...] | None
     ) -> tuple[Measured, float]:
+        probe = self._begin(target, purpose, variation, sign, ranks)
+        run = self._run(target, variation, probe, ranks)
+        return self._finish(probe, target, run), run.seconds
+
+    def _begin(
+        self, target: Target, purpose: str, variation: Variation, sign: str, ranks: tuple[int, ...] | None
+    ) -> int:
         prober = self.prober
-        probe = self.store.begin_probe(
+        return self.store.begin_probe(
             ProbeSpec(
                 session=self.session,
                 signature=sign,
@@ -278,21 +374,36 @@ class Measurer:
                 committed=target.committed,
             )
         )
-        run = self._run(target, variation, probe, ranks)
+
+    def _finish(self, probe: int, target: Target, run: ProbeRun) -> Measured:
         reading = replace(run.reading, notes=(*run.reading.notes, *target.notes))
         stored = self.store.finish_probe(probe, reading, config=run.config, allocator_settings=run.allocator_settings)
-        return self._of(stored, cached=False), run.seconds
+        return self._of(stored, cached=False)
 
     def _run(self, target: Target, variation: Variation, probe: int, ranks: tuple[int, ...] | None) -> ProbeRun:
+        job = self._job(target, variation, probe, ranks)
+        if isinstance(job, ProbeRun):
+            return job
+        return job.prober.run(job.call, job.sources, job.out, job.variation, job.ranks)
+
+    def _job(
+        self,
+        target: Target,
+        variation: Variation,
+        probe: int,
+        ranks: tuple[int, ...] | None,
+        slot: Slot | None = None,
+    ) -> Job | ProbeRun:
+        """What is to run, laid out (in `slot`); or at once what comes of a target with nothing to run."""
         device = self.prober.device
         unresolved = Reading(Outcome.UNRESOLVED, device=device.name, simulated=device.simulated)
         try:
-            call, sources = target.call(), target.lay_out()
+            call, sources = target.call(), target.lay_out(slot)
             prober = self._prober_of(target)
         except CannotProbe as error:
             return ProbeRun(replace(unresolved, reason=str(error)))
         out = self.store.artifacts_dir(self.session, probe)
-        return prober.run(call, sources, out, variation, ranks)
+        return Job(prober, call, sources, out, variation, ranks)
 
     def _prober_of(self, target: Target) -> Prober:
         """The prober in the interpreter of a target.

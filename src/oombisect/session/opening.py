@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from oombisect.errors import OombisectError
+from oombisect.probing.benches import bench_count, benches
 from oombisect.probing.build import Build
 from oombisect.probing.devices import Device, open_device
 from oombisect.probing.environments import Environments
@@ -20,7 +21,7 @@ from oombisect.repo.slots import Slot
 from oombisect.repo.whole import WholeRepository, open_whole
 from oombisect.session.command_targets import CommandTargets
 from oombisect.session.commit_line import CommitTargets
-from oombisect.session.measuring import Watcher
+from oombisect.session.measuring import Place, Watcher
 from oombisect.session.point_environment import LockEnvironments
 from oombisect.session.request import ProbeRequest
 from oombisect.units import format_bytes
@@ -90,6 +91,26 @@ def open_workshop(
     with repository.acquire_slot() as slot, prober:
         environments = Environments(interpreter, cache, watcher.say)
         yield Workshop(repository, slot, device, prober, limit, environments)
+
+
+@contextmanager
+def open_places(workshop: Workshop, jobs: int | None, watcher: Watcher) -> Iterator[tuple[Place, ...]]:
+    """Where `jobs` probes can run at once (None: as many as the machine can); none where one is enough.
+
+    Raises:
+        OombisectError: there are not as many GPUs, or slots.
+    """
+    device, workload = workshop.device, workshop.prober.workload
+    count, note = bench_count(jobs, device, workload)
+    if note:
+        watcher.say(note)
+    with ExitStack() as stack:
+        places = []
+        for bench in benches(count, device, workload) if count > 1 else ():
+            slot = stack.enter_context(workshop.repository.acquire_slot())
+            stack.callback(bench.close)
+            places.append(Place(slot, bench))
+        yield tuple(places)
 
 
 def targets_of(workshop: Workshop, request: ProbeRequest, cache: Path) -> CommitTargets | CommandTargets:

@@ -14,6 +14,7 @@ from oombisect.errors import OombisectError
 from oombisect.history.records import SessionSpec
 from oombisect.probing.environments import CannotBuild, releases
 from oombisect.probing.workload import Sources
+from oombisect.repo.slots import Slot
 from oombisect.search.conclusion import Conclusion
 from oombisect.session.bisection import Bisection
 from oombisect.session.commit_line import CommitTargets
@@ -141,8 +142,8 @@ class _Maker:
 def _without_submodule(target: Target) -> Target:
     """`target` with the Megatron-LM that is installed, not the commit that Bridge pins."""
 
-    def lay_out() -> Sources:
-        laid = target.lay_out()
+    def lay_out(slot: Slot | None = None, /) -> Sources:
+        laid = target.lay_out(slot)
         root = laid.roots.get(_SUBMODULE)
         paths = tuple(path for path in laid.paths if path != root)
         return Sources(paths, {name: path for name, path in laid.roots.items() if name != _SUBMODULE})

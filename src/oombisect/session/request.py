@@ -20,6 +20,7 @@ METRICS = tuple(metric for metric in ALL_METRICS if unit(metric) == "bytes")
 MAX_ITERATIONS = 1000  # each is recorded in full; memory repeats itself after the second
 MAX_RANKS = 1 << 20
 MAX_PROBES = 1_000_000
+MAX_JOBS = 32
 MIN_HOST_BYTES = 64 * MIB  # a Python process alone takes some tens
 
 
@@ -166,6 +167,7 @@ class BisectRequest:
     `metric`: whose movement is sought. `threshold_bytes`: the value of it whose crossing is looked for, instead of the
     limit's.
     `descend`: go on into Megatron-LM where a named step moves the submodule.
+    `jobs`: probes at once; None: as many as the machine can.
     """
 
     range: str
@@ -180,6 +182,7 @@ class BisectRequest:
     exhaustive: bool = False
     grid: int = 0
     descend: bool = True
+    jobs: int | None = 1
 
     def __post_init__(self) -> None:
         if self.find not in FINDS:
@@ -190,6 +193,7 @@ class BisectRequest:
         _size("--threshold", self.threshold_bytes, 1)
         _within("--budget", self.budget, 0, MAX_PROBES)
         _within("--grid", self.grid, 0, MAX_PROBES)
+        _within("--jobs", self.jobs, 1, MAX_JOBS)
         _size("--min-step", self.min_step_bytes, 1)
 
     def to_json(self) -> dict[str, Any]:

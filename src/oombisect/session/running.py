@@ -13,7 +13,7 @@ from oombisect.search.options import Options
 from oombisect.session.bisection import Bisection
 from oombisect.session.commit_line import CommitLine, CommitTargets
 from oombisect.session.measuring import CannotProbe, Measurer, Watcher
-from oombisect.session.opening import Workshop, open_workshop, targets_of
+from oombisect.session.opening import Workshop, open_places, open_workshop, targets_of
 from oombisect.session.package_descent import PackageDescent
 from oombisect.session.reproduce import reproduce_commands
 from oombisect.session.request import BisectRequest
@@ -46,7 +46,10 @@ def bisect_range(
         OombisectError: the range, an end of it, or the machine is not as it must be.
     """
     good, bad = parse_range(request.range)
-    with open_workshop(request.probe, cwd=cwd, cache=cache, watcher=watcher) as workshop:
+    with (
+        open_workshop(request.probe, cwd=cwd, cache=cache, watcher=watcher) as workshop,
+        open_places(workshop, request.jobs, watcher) as places,
+    ):
         axis = commit_range(
             workshop.repository,
             good,
@@ -66,7 +69,7 @@ def bisect_range(
         on_session(session)
         with interrupted_unless_finished(store, session):
             watcher.say(f"session {session}: {len(axis.points)} points, {len(set(axis.groups()))} of them different")
-            measurer = Measurer(store, session, workshop.prober, watcher)
+            measurer = Measurer(store, session, workshop.prober, watcher, places)
             options = search_options(request, workshop.device.simulated)
             limit = workshop.limit
             bisection = Bisection(store, session, line, measurer, options, limit)
