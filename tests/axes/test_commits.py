@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oombisect.axes.commits import commit_range, parse_range
+from oombisect.axes.commits import commit_range, parse_range, range_ends
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.repo.changes import IMPORTED, NOT_IMPORTED
 from tests.repo.history import History, git
@@ -36,6 +36,23 @@ def test_no_range(text: str) -> None:
     with pytest.raises(OombisectError, match="no range") as told:
         parse_range(text)
     assert "GOOD..BAD" in told.value.way_out and told.value.exit_code == ExitCode.USAGE
+
+
+def test_three_dots_begin_where_the_two_parted(project: Project) -> None:
+    side = project.bridge.commit("side", {MODEL: "HIDDEN = 9\n"}, branch="side", start=project.ids["grow"])
+    repository = project.open()
+    good, bad, note = range_ends(repository, "side...main")
+    assert (good, bad) == (project.ids["grow"], "main") and note and "parted" in note
+    assert range_ends(repository, "main...side")[:2] == (project.ids["grow"], "side")
+    assert commit_range(repository, *range_ends(repository, "main...side")[:2]).points[-1].key == side
+    assert range_ends(repository, "side..main") == ("side", "main", None)
+    assert range_ends(repository, "v1.0.0...main")[0] == project.ids["start"], "main descends from it"
+    with pytest.raises(OombisectError, match="no commits that main lacks") as told:
+        range_ends(repository, "main...v1.0.0")
+    assert told.value.way_out == "Swap them: v1.0.0...main"
+    for text in ("...", "a....b", "a...b..c", "a..b...c"):
+        with pytest.raises(OombisectError, match="no range"):
+            range_ends(repository, text)
 
 
 def test_points(project: Project) -> None:

@@ -32,6 +32,23 @@ def parse_range(text: str) -> tuple[str, str]:
     return good or "HEAD", bad or "HEAD"
 
 
+def range_ends(repository: BridgeRepository, text: str) -> tuple[str, str, str | None]:
+    """The ends of a range, and what to say of them: `a..b` as written, `a...b` from where the two parted to b.
+
+    Raises:
+        OombisectError: it is no range, or its commits have no history in common.
+    """
+    one, dots, other = text.strip().partition("...")
+    if not dots or ".." in one or ".." in other or other.startswith(".") or not (one or other):
+        return (*parse_range(text), None)
+    one, other = one or "HEAD", other or "HEAD"
+    first, last = repository.resolve(one), repository.resolve(other)
+    base = _merge_base(repository, one, other, first, last)
+    if base == last:
+        raise OombisectError(f"{other} has no commits that {one} lacks", f"Swap them: {other}...{one}")
+    return base, other, f"{one} and {other} parted at {base[:12]}: the range begins there"
+
+
 @dataclass(slots=True)
 class CommitRange:
     """Points of a range; make one with `commit_range`.
@@ -179,6 +196,17 @@ def _fork(repository: BridgeRepository, good: str, bad: str, first: str, last: s
     """
     if repository.is_ancestor(last, first):
         raise OombisectError(f"The range is reversed: {bad} comes before {good}", f"Swap them: {bad}..{good}")
+    return _merge_base(repository, good, bad, first, last)
+
+
+def _merge_base(repository: BridgeRepository, good: str, bad: str, first: str, last: str) -> str:
+    """Where the histories of two commits parted.
+
+    Raises:
+        OombisectError: they have nothing in common that is at hand.
+    """
+    if repository.is_ancestor(first, last):
+        return first
     if repository.is_shallow:
         raise OombisectError(
             f"The clone is shallow and does not hold the history from {good} to {bad}",

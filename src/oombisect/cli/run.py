@@ -14,7 +14,12 @@ from oombisect.units import parse_bytes
 
 @with_recipe_or_command
 def run(
-    range: Annotated[str, typer.Argument(metavar="GOOD..BAD", help="The range: a good end and a bad one.")],
+    range: Annotated[
+        str,
+        typer.Argument(
+            metavar="GOOD..BAD", help="The range: a good end and a bad one. A...B: from where they parted to B."
+        ),
+    ],
     request: ProbeRequest,
     find: Annotated[
         str, typer.Option(metavar="WHAT", help="regression (it grew), improvement (it fell) or any (either way).")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oombisect.axes.commits import commit_range, parse_range
+from oombisect.axes.commits import commit_range, range_ends
 from oombisect.errors import OombisectError
 from oombisect.history.records import SessionSpec
 from oombisect.search.options import Options
@@ -45,11 +45,11 @@ def bisect_range(
     Raises:
         OombisectError: the range, an end of it, or the machine is not as it must be.
     """
-    good, bad = parse_range(request.range)
     with (
         open_workshop(request.probe, cwd=cwd, cache=cache, watcher=watcher) as workshop,
         open_places(workshop, request.jobs, watcher) as places,
     ):
+        good, bad, note_on_range = range_ends(workshop.repository, request.range)
         axis = commit_range(
             workshop.repository,
             good,
@@ -58,7 +58,7 @@ def bisect_range(
             paths=request.paths,
             per_lock=request.probe.per_lock,
         )
-        for note in (*axis.notes, workshop.repository.note_on_checkout()):
+        for note in (note_on_range, *axis.notes, workshop.repository.note_on_checkout()):
             if note:
                 watcher.say(note)
         make = targets_of(workshop, request.probe, cache)
