@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -9,9 +10,11 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
+from rich.console import Console
 
 from oombisect.cli.options import job_count
 from oombisect.errors import OombisectError
@@ -19,8 +22,10 @@ from oombisect.history.records import SessionState
 from oombisect.probing import benches
 from oombisect.probing.benches import bench_count
 from oombisect.probing.devices import CudaDevice
-from oombisect.probing.workload import Workload
-from oombisect.readings import Outcome
+from oombisect.probing.workload import PLAIN, Workload
+from oombisect.readings import Outcome, Reading
+from oombisect.reports.watch import ConsoleWatcher
+from oombisect.session.measuring import Measured, Target
 
 from . import toy
 from .test_resume import cli, finished, store
@@ -190,3 +195,16 @@ def test_jobs_is_a_number_or_auto(text: str) -> None:
     assert (job_count("3"), job_count("auto")) == (3, None)
     with pytest.raises(OombisectError, match="--jobs"):
         job_count(text)
+
+
+def test_the_live_line_shows_every_probe_that_runs() -> None:
+    output = io.StringIO()
+    watcher = ConsoleWatcher(Console(file=output, width=300))
+    targets = [Target(name * 40, f"change {name}", {}, Mock(), Mock()) for name in "ab"]
+    for target in targets:
+        watcher.probe_started(target, PLAIN, "measure")
+    assert all(target.subject in watcher._line(1.0) for target in targets)
+    measured = Measured(1, Reading(Outcome.INFRA, reason="gone"), cached=False)
+    watcher.probe_finished(targets[0], measured, "measure", 1.0)
+    assert targets[0].subject not in watcher._line(2.0)
+    assert targets[1].subject in watcher._line(2.0)
