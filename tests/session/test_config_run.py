@@ -212,6 +212,13 @@ def test_an_improvement_is_the_mirror_image(world: ConfigWorld) -> None:
     assert named(report) == {"model.hidden": -1000 * MIB}
 
 
+def test_movement_either_way_can_be_looked_for(world: ConfigWorld) -> None:
+    truth = Truth(CONFIG, adds={"model.hidden=64": 1000 * MIB, "train.micro_batch_size=4": 1500 * MIB})
+    changed = bad("model.hidden=65", "train.micro_batch_size=4", "optimizer.lr=0.2")
+    report = world.diff(truth, GOOD, changed, find="any")
+    assert named(report) == {"model.hidden": -1000 * MIB, "train.micro_batch_size": 1500 * MIB}
+
+
 def test_nothing_is_measured_twice_by_a_second_session(world: ConfigWorld) -> None:
     truth = Truth(CONFIG, adds={"model.hidden=65": 2000 * MIB})
     changed = bad("model.hidden=65", "optimizer.lr=0.2", "logger.every=3")

@@ -39,7 +39,7 @@ def config(
         typer.Option("--bad-env", metavar="NAME=VALUE", help="As --env, for BAD alone. Repeatable."),
     ] = None,
     find: Annotated[
-        str, typer.Option(metavar="WHAT", help="regression (memory grew) or improvement (memory fell).")
+        str, typer.Option(metavar="WHAT", help="regression (memory grew), improvement (it fell) or any (either way).")
     ] = "regression",
     budget: Annotated[
         int | None,

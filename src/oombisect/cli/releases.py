@@ -21,7 +21,7 @@ def releases(
         str, typer.Option("--at", metavar="REV", help="The commit of Bridge all of them run under.")
     ] = "HEAD",
     find: Annotated[
-        str, typer.Option(metavar="WHAT", help="regression (memory grew) or improvement (memory fell).")
+        str, typer.Option(metavar="WHAT", help="regression (memory grew), improvement (it fell) or any (either way).")
     ] = "regression",
     budget: Annotated[
         int | None,
