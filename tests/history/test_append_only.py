@@ -138,3 +138,19 @@ def test_a_commit_is_durable_when_it_returns(store: Store) -> None:
     with store._connection.reading() as db:
         assert db.execute("PRAGMA synchronous").fetchone()[0] == 2  # FULL: the log is on the disk before COMMIT returns
         assert db.execute("PRAGMA foreign_keys").fetchone()[0] == 1
+
+
+def test_a_finished_session_is_reopened_only_with_its_verdict_kept(store: Store, session: str, database: Path) -> None:
+    store.finish_session(session, 10, {"kind": "none"})
+    tampering = sqlite3.connect(database, isolation_level=None)
+    reopen = "UPDATE sessions SET state = 'running', exit_code = NULL, verdict = NULL"
+    event = "INSERT INTO events SELECT id, {}, created, 'reopened', '{}' FROM sessions"
+    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        tampering.execute(reopen)
+    tampering.execute(event.format(0, '{"exit_code":10,"verdict":{"kind":"culprit"}}'))
+    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        tampering.execute(reopen)
+    store.reopen_session(session)
+    (kept,) = [e.payload for e in store.events(session) if e.seq == 1]
+    assert kept == {"exit_code": 10, "verdict": {"kind": "none"}}
+    assert store.session(session).verdict is None

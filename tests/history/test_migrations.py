@@ -20,6 +20,7 @@ from oombisect.readings import Outcome, Reading
 RELEASED = {
     "001_initial": "a4f87be1e44f028cb2c6f3a3fd19e156842c5fc117cef94b28a2cd1968e2d285",
     "002_replays": "22f8081145d821bb5dae4676a6efc1665d08a2a231f31c9a2676818a29a168a5",
+    "003_reopening": "84e2502b1f50070eb273b8f03e4d71040fdcddfe56619585591d87af0acb973f",
 }
 
 

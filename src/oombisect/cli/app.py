@@ -7,7 +7,23 @@ from pathlib import Path
 import typer
 
 from oombisect import __version__
-from oombisect.cli import compare, config, demo, explain, probe, releases, replay, resume, run, sessions, show
+from oombisect.cli import (
+    compare,
+    config,
+    demo,
+    explain,
+    log,
+    probe,
+    releases,
+    replay,
+    replay_log,
+    resume,
+    run,
+    sessions,
+    show,
+    skip,
+    undo,
+)
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.resources import docs_dir
 
@@ -25,6 +41,10 @@ app.command("config", short_help="Name the config keys that made GPU memory grow
 app.command("releases", short_help="Name the releases of a package that made GPU memory grow.")(releases.releases)
 app.command("probe", short_help="Measure one commit; for git bisect run, too.")(probe.probe)
 app.command("resume", short_help="Go on where an interrupted session stopped.")(resume.resume)
+app.command("skip", short_help="Mark points of a session as never to be probed.")(skip.skip)
+app.command("undo", short_help="Take back the last answers of a session.")(undo.undo)
+app.command("log", short_help="Print what a session asked and was told.")(log.log)
+app.command("replay-log", short_help="Run a logged session again.")(replay_log.replay_log)
 app.command("sessions", short_help="List what was run.")(sessions.sessions)
 app.command("show", short_help="Show a session's verdict and its probes.")(show.show)
 app.command("compare", short_help="Which allocations make up a difference of two peaks.")(compare.compare)

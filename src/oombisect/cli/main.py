@@ -9,7 +9,7 @@ from oombisect.cli.signals import ignore_signals, raise_on_signals
 from oombisect.errors import ExitCode, OombisectError, Stopped, probe_failure
 from oombisect.printable import quoted
 
-_RESUMED = ("run", "config", "releases", "resume", "demo")
+_RESUMED = ("run", "config", "releases", "resume", "demo", "replay-log")
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from oombisect.reports.terminal import render, report_console
 from oombisect.reports.watch import ConsoleWatcher
 from oombisect.session.config_request import ConfigRequest
 from oombisect.session.config_run import bisect_config
+from oombisect.session.events import SKIP
 from oombisect.session.releases_request import ReleasesRequest
 from oombisect.session.releases_run import bisect_releases
 from oombisect.session.request import BisectRequest
@@ -57,15 +58,34 @@ def resume_session(name: str, database: Path | None, *, as_json: bool) -> NoRetu
             again = shlex.join(["oombisect", *found.spec.command[1:]])
             raise OombisectError(f"Session {found.id} is a single probe, with nothing to go on with", f"Probe: {again}")
         stored = store.resume_session(found.id)
-        kind, arguments = stored.spec.kind, stored.spec.arguments
-        if kind == "config":
-            changed = ConfigRequest.from_json(arguments)
-            _run(partial(bisect_config, store, changed, session=stored.id), database, as_json)
-        if kind == "releases":
-            wanted = ReleasesRequest.from_json(arguments)
-            _run(partial(bisect_releases, store, wanted, session=stored.id), database, as_json)
-        request = BisectRequest.from_json(arguments)
-        _run(partial(bisect_range, store, request, kind=kind, session=stored.id), database, as_json)
+        _run(_search_of(store, stored.spec.kind, stored.spec.arguments, stored.id), database, as_json)
+
+
+def run_again(
+    store: Store,
+    kind: str,
+    arguments: Mapping[str, Any],
+    database: Path | None,
+    *,
+    as_json: bool,
+    skipped: Sequence[str] = (),
+) -> NoReturn:
+    """As `run_session`, by the stored arguments of another session of that kind, without the points `skipped`."""
+
+    def skip(session: str) -> None:
+        if skipped:
+            store.append_event(session, SKIP, {"points": list(skipped)})
+
+    _run(_search_of(store, kind, arguments, None), database, as_json, skip)
+
+
+def _search_of(store: Store, kind: str, arguments: Mapping[str, Any], session: str | None) -> Callable[..., Report]:
+    """The search of a session of that kind, to go on with it or (None) in a new one."""
+    if kind == "config":
+        return partial(bisect_config, store, ConfigRequest.from_json(arguments), session=session)
+    if kind == "releases":
+        return partial(bisect_releases, store, ReleasesRequest.from_json(arguments), session=session)
+    return partial(bisect_range, store, BisectRequest.from_json(arguments), kind=kind, session=session)
 
 
 def named_session(store: Store, name: str) -> StoredSession:
@@ -76,16 +96,26 @@ def named_session(store: Store, name: str) -> StoredSession:
     return store.session(name)
 
 
-def _run(run: Callable[..., Report], database: Path | None, as_json: bool) -> NoReturn:
+def _run(
+    run: Callable[..., Report],
+    database: Path | None,
+    as_json: bool,
+    on_session: Callable[[str], None] = lambda _: None,
+) -> NoReturn:
     begun: list[str] = []
     watcher = stderr_watcher()
+
+    def begin(session: str) -> None:
+        begun.append(session)
+        on_session(session)
+
     try:
         report = run(
             watcher=watcher,
             cwd=Path.cwd(),
             cache=cache_dir(),
             command=tuple(sys.argv),
-            on_session=begun.append,
+            on_session=begin,
         )
     except BaseException as error:
         watcher.close()

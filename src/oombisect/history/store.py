@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -33,6 +33,8 @@ from oombisect.history.records import (
 from oombisect.history.signature import canonical_json, finite, json_hash
 from oombisect.history.sqlite import Database, Table
 from oombisect.readings import Outcome, Reading
+
+REOPENED = "reopened"
 
 # Day, then counter: 20261130-9 comes before 20261130-10.
 _NEWEST_FIRST = "created DESC, length(id) DESC, id DESC"
@@ -137,8 +139,22 @@ class Store:
             self._update_session(db, found.id, SessionState.RUNNING, None, None)
             return self._session(db, found.id)
 
+    def reopen_session(self, name: str) -> StoredSession:
+        """Take over a session, even a finished one: its verdict moves into an event, `reopened`.
+
+        Raises:
+            OombisectError: another process works on it.
+        """
+        with self._connection.transaction() as db:
+            found = self._session(db, name)
+            self._hold(found.id)
+            if found.state is SessionState.FINISHED:
+                self.append_event(found.id, REOPENED, {"exit_code": found.exit_code, "verdict": found.verdict})
+            self._update_session(db, found.id, SessionState.RUNNING, None, None)
+            return self._session(db, found.id)
+
     def finish_session(self, session: str, exit_code: int, verdict: Mapping[str, Any]) -> None:
-        """Record how a session ended, for good."""
+        """Record how a session ended; only `reopen_session` changes that."""
         self._end_session(session, SessionState.FINISHED, exit_code, verdict)
 
     def interrupt_session(self, session: str, exit_code: int, verdict: Mapping[str, Any] | None = None) -> None:
@@ -336,11 +352,20 @@ class Store:
             _table(db, "probes").update(probe, {**rows.summary(reading), **references, **ending})
             return self._probe(db, probe)
 
-    def find_measurement(self, signature: str) -> StoredProbe | None:
-        """The newest finished, reusable probe of this signature, of any session; None: it must be measured."""
+    def find_measurement(self, signature: str, *, after: int = 0, besides: Collection[int] = ()) -> StoredProbe | None:
+        """The newest finished, reusable probe of this signature, of any session; None: it must be measured.
+
+        Args:
+            after: only of the probes after this one.
+            besides: probes that are not to answer.
+        """
         with self._connection.reading() as db:
-            newest = "SELECT max(id) FROM probes WHERE signature = :signature AND reusable = 1"
-            found = rows.load_probes(db, f"probes.id = ({newest})", {"signature": signature})
+            newest = (
+                "SELECT max(id) FROM probes WHERE signature = :signature AND reusable = 1 AND id > :after "
+                "AND id NOT IN (SELECT value FROM json_each(:besides))"
+            )
+            given = {"signature": signature, "after": after, "besides": json.dumps(list(besides))}
+            found = rows.load_probes(db, f"probes.id = ({newest})", given)
             return found[0] if found else None
 
     def probe(self, probe: int) -> StoredProbe:

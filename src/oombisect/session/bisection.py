@@ -19,6 +19,7 @@ from oombisect.search.options import Options
 from oombisect.search.plan import plan
 from oombisect.search.requests import Measure, Remeasure, Request, Revert
 from oombisect.search.state import State, observe, start
+from oombisect.session.events import OBSERVATION, START, skipped, standing
 from oombisect.session.measuring import Measured, Measurer, Question, Target
 from oombisect.session.rank_findings import rank_findings
 from oombisect.session.steps import Judge
@@ -28,8 +29,6 @@ from oombisect.units import format_bytes, format_delta
 if TYPE_CHECKING:
     from oombisect.history.store import Store
 
-START = "start"
-OBSERVATION = "observation"
 _REQUESTS: dict[str, type[Measure] | type[Remeasure] | type[Revert]] = {
     "measure": Measure,
     "remeasure": Remeasure,
@@ -129,7 +128,8 @@ class Bisection:
         """Everything there is to say, `verdict` first."""
         targets = self.line.targets
         (good, good_ranks), (bad, bad_ranks) = (self._end(index) for index in (0, len(targets) - 1))
-        events = [event.payload for event in self.store.events(self.session) if event.kind == OBSERVATION]
+        log = standing(self.store.events(self.session))
+        events = [event.payload for event in log if event.kind == OBSERVATION]
         return Report(
             session=self.session,
             verdict=verdict,
@@ -146,24 +146,56 @@ class Bisection:
     def _replayed(self) -> State:
         """The search as far as this session came; what was known at its start is fixed then, for the budget's sake."""
         targets = self.line.targets
-        events = [event for event in self.store.events(self.session) if event.payload.get("scope", "") == self.scope]
-        begun = next((event.payload for event in events if event.kind == START), None)
-        if begun is None:
-            begun = {"known": [index for index, target in enumerate(targets) if self.measurer.known(target)]}
-            self._record(START, begun)
+        begun, answers = self._begun()
+        groups = [str(sorted(target.trees.items())) for target in targets]
+        skip = self._skipped(groups)
         state = start(
             len(targets),
             self.options,
             weights=self.line.weights,
-            groups=[str(sorted(target.trees.items())) for target in targets],
+            groups=groups,
             known=frozenset(begun["known"]),
+            skip=skip,
         )
-        for event in events:
-            if event.kind == OBSERVATION:
-                request, observation = _from_json(event.payload["request"]), self._recorded(event.payload)
+        untold = {groups[index] for index in skip}
+        for answer in answers:
+            request = _from_json(answer["request"])
+            if groups[request.index] not in untold:
+                observation = self._recorded(answer)
                 state = observe(state, request, observation)
                 self._check_ends(request, observation)
         return state
+
+    def _begun(self) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
+        """How this search began, and the answers that stand since; it begins anew where its points became others.
+
+        What answers teach makes the points of a search inside another; with answers taken back they may differ.
+        """
+        events = [
+            event
+            for event in standing(self.store.events(self.session))
+            if event.payload.get("scope", "") == self.scope and event.kind in (START, OBSERVATION)
+        ]
+        points = [target.key for target in self.line.targets]
+        at = max((place for place, event in enumerate(events) if event.kind == START), default=None)
+        if at is not None and events[at].payload.get("points", points) == points:
+            return events[at].payload, [event.payload for event in events[at + 1 :]]
+        known = [index for index, target in enumerate(self.line.targets) if self.measurer.known(target)]
+        begun = {"known": known, "points": points}
+        self._record(START, begun)
+        return begun, []
+
+    def _skipped(self, groups: Sequence[str]) -> frozenset[int]:
+        keys = skipped(self.store.events(self.session))
+        skip = frozenset(index for index, target in enumerate(self.line.targets) if target.key in keys)
+        for name, end in (("good", groups[0]), ("bad", groups[-1])):
+            wrong = next((index for index in sorted(skip) if groups[index] == end), None)
+            if wrong is not None:
+                raise OombisectError(
+                    f"{self.line.targets[wrong].key[:10]} is skipped, and is the same measurement as the {name} end",
+                    f"Take the skip back: `oombisect undo {self.session}`.",
+                )
+        return skip
 
     def _record(self, kind: str, payload: Mapping[str, Any]) -> None:
         self.store.append_event(self.session, kind, {**payload, **({"scope": self.scope} if self.scope else {})})

@@ -24,6 +24,7 @@ from oombisect.probing.workload import PLAIN, Call, Sources, Variation
 from oombisect.readings import Outcome, RankReading, Reading
 from oombisect.recipes.resolve import RESOLVER_VERSION
 from oombisect.resources import probes_dir
+from oombisect.session.events import taken_back
 from oombisect.session.replaying import Replays
 
 if TYPE_CHECKING:
@@ -244,7 +245,8 @@ class Measurer:
 
     def _find(self, target: Target, sign: str) -> StoredProbe | None:
         """The stored measurement; not an environment's that told nothing in another session: an index changes."""
-        found = self.store.find_measurement(sign)
+        after = self._taken_back.get((sign, "measure"), 0)
+        found = self.store.find_measurement(sign, after=after, besides=self._taken_back.values())
         if found is None or found.spec.session == self.session or ENVIRONMENT not in target.trees:
             return found
         unresolved = found.reading is not None and found.reading.outcome is Outcome.UNRESOLVED
@@ -320,6 +322,15 @@ class Measurer:
         )
 
     @cached_property
+    def _taken_back(self) -> Mapping[tuple[str, str], int]:
+        """The newest probe, by what was measured for which purpose, whose answer was undone: none up to it answers."""
+        newest: dict[tuple[str, str], int] = {}
+        for purpose, probe in taken_back(self.store.events(self.session)):
+            asked = self.store.probe(probe).spec.signature, purpose
+            newest[asked] = max(probe, newest.get(asked, 0))
+        return newest
+
+    @cached_property
     def replays(self) -> Replays:
         """Answers from the histories that probes of this device left."""
         return Replays(self.store, self.prober.device.capacity)
@@ -336,7 +347,9 @@ class Measurer:
 
     def _asked_before(self, sign: str, purpose: str) -> StoredProbe | None:
         """A finished probe of this session for the same purpose: it was interrupted between probing and deciding."""
-        mine = (p for p in self.store.probes(self.session) if p.spec.signature == sign and p.spec.request == purpose)
+        after = self._taken_back.get((sign, purpose), 0)
+        asked = (p for p in self.store.probes(self.session) if p.spec.signature == sign and p.spec.request == purpose)
+        mine = (p for p in asked if p.id > after)
         return next((p for p in mine if p.reading is not None and p.reading.outcome is not Outcome.INFRA), None)
 
     def _of(self, probe: StoredProbe, cached: bool) -> Measured:

@@ -1,0 +1,142 @@
+"""Correcting a session by hand: points that are not to be probed, answers that are taken back.
+
+Nothing is deleted: a correction is an event, and the search is told what stands. The readings stay in the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from oombisect.errors import ExitCode, OombisectError
+from oombisect.history.records import Event, SessionState, StoredSession
+from oombisect.session.events import OBSERVATION, SKIP, START, UNDO, skipped, standing
+
+if TYPE_CHECKING:
+    from oombisect.history.store import Store
+
+_SHORTEST = 4
+Resolve = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A session after a correction, ready to be resumed. `reopened`: it was finished, and its verdict is superseded."""
+
+    session: str
+    reopened: bool
+    skipped: tuple[str, ...]
+    undone: tuple[Event, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "session": self.session,
+            "reopened": self.reopened,
+            "skipped": list(self.skipped),
+            "undone": [{"seq": event.seq, "kind": event.kind} for event in self.undone],
+        }
+
+
+def skip(store: Store, session: StoredSession, names: Sequence[str], resolve: Resolve) -> Edited:
+    """Mark points of a session as never to be probed; it is interrupted then.
+
+    Args:
+        names: each a point's key, a beginning of it (4 characters or more), or what `resolve` makes a key of.
+        resolve: the commit that a revision names.
+
+    Raises:
+        OombisectError: no such point, an end of the range, another process works on the session.
+    """
+    _require_search(session)
+    with store.transaction():
+        events = store.events(session.id)
+        points = _Points(events)
+        wanted = tuple(dict.fromkeys(key for name in names for key in points.named(name, resolve)))
+        new = [key for key in wanted if key not in skipped(events)]
+        if not new:
+            raise OombisectError(
+                f"Session {session.id} skips that already", f"Go on with it: `oombisect resume {session.id}`."
+            )
+        store.reopen_session(session.id)
+        store.append_event(session.id, SKIP, {"points": new})
+        return _left(store, session)
+
+
+def undo(store: Store, session: StoredSession, count: int) -> Edited:
+    """Take back the last `count` answers and skips that stand; the session is interrupted then.
+
+    Raises:
+        OombisectError: there are not so many, another process works on the session.
+    """
+    _require_search(session)
+    if count < 1:
+        raise OombisectError(f"{count} answers cannot be taken back", "Use 1 or more.")
+    with store.transaction():
+        answers = [event for event in standing(store.events(session.id)) if event.kind in (OBSERVATION, SKIP)]
+        if count > len(answers):
+            raise OombisectError(
+                f"Session {session.id} has {len(answers)} answers and skips to take back, not {count}",
+                f"See them with `oombisect log {session.id}`.",
+            )
+        gone = answers[-count:]
+        store.reopen_session(session.id)
+        store.append_event(session.id, UNDO, {"events": [event.seq for event in gone]})
+        return _left(store, session, gone)
+
+
+def _left(store: Store, session: StoredSession, gone: Sequence[Event] = ()) -> Edited:
+    store.interrupt_session(session.id, ExitCode.INTERRUPTED)
+    keys = tuple(sorted(skipped(store.events(session.id))))
+    return Edited(session.id, session.state is SessionState.FINISHED, keys, tuple(gone))
+
+
+def _require_search(session: StoredSession) -> None:
+    if session.spec.kind == "probe":
+        raise OombisectError(
+            f"Session {session.id} is a single probe: it has no search to correct",
+            "Name a bisection; `oombisect sessions` lists them.",
+        )
+
+
+class _Points:
+    """The points of a session's searches, as these recorded them."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        starts = [list(event.payload.get("points", ())) for event in events if event.kind == START]
+        self._keys = list(dict.fromkeys(key for points in starts for key in points))
+        self._ends = {end for points in starts if points for end in (points[0], points[-1])}
+
+    def named(self, name: str, resolve: Resolve) -> list[str]:
+        """The keys of one point: a commit of Megatron-LM has one in each roll that it lies in.
+
+        Raises:
+            OombisectError: no point of the session, more than one, an end.
+        """
+        if not self._keys:
+            raise OombisectError("The session has not begun its search: its points are not known", "Resume it first.")
+        found = self._of(name) or self._of(resolve(name))
+        if not found:
+            raise OombisectError(
+                f"{name!r} is no point of the session", "`oombisect log --json` lists them under `points`."
+            )
+        if len({_own(key) for key in found}) > 1:
+            some = ", ".join(found[:4])
+            raise OombisectError(f"{name!r} begins {len(found)} points: {some}", "Write more of it.")
+        if end := next((key for key in found if key in self._ends), None):
+            raise OombisectError(
+                f"{end} is an end of a range, which must be measured", "Start another session with another end."
+            )
+        return found
+
+    def _of(self, name: str) -> list[str]:
+        exact = [key for key in self._keys if name in (key, _own(key))]
+        if exact or len(name) < _SHORTEST:
+            return exact
+        return [key for key in self._keys if _own(key).startswith(name)]
+
+
+def _own(key: str) -> str:
+    """A point's own part of its key: `bridge+megatron` is a commit of Megatron-LM; packages have `==` in theirs."""
+    return key if "==" in key else key.rpartition("+")[2]
