@@ -13,6 +13,7 @@ from pathlib import Path
 
 from history_support import SESSION, Clock, probe_spec
 
+from oombisect.history.imported import ImportedReading, ImportSpec
 from oombisect.history.migrations import APPLICATION_ID, shipped
 from oombisect.history.records import ReplayRecord
 from oombisect.history.store import open_store
@@ -43,6 +44,12 @@ READINGS = (
     Reading(Outcome.UNRESOLVED, "ImportError: no module named x", "virtual:h100-80gb", True),
 )
 CONFIG = {"model": {"seq_length": 2048, "name": "é", "dropout": 0.1, "rope": None}}
+IMPORT = ImportSpec("log", "train.log", "ab" * 32, {"recipe": "é"})
+IMPORTED = (
+    ImportedReading("é", "dgx_h100", "megatron-lm", "d" * 40, "train.log", rank=0, config={"tp": 2}, peak_allocated=5),
+    ImportedReading("é", "dgx_h100", "megatron-lm", "d" * 40, "train.log", rank=1, reason="out of memory",
+                    values={"allocated": {2: 7, 3: 7, 4: 7, 5: 8}}),
+)  # fmt: skip
 EVENTS = ({"points": ["a"]}, {"probe": 1})
 VERDICT = {"kind": "none"}
 
@@ -66,6 +73,7 @@ def fill(database: Path) -> None:
             store.append_event(session, "plan", payload)
         store.finish_session(session, 10, VERDICT)
         store.create_session(SESSION)
+        store.add_import(IMPORT, IMPORTED)
 
 
 def main() -> None:

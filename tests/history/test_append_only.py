@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from history_support import probe_spec
 
+from oombisect.history.imported import ImportedReading, ImportSpec
 from oombisect.history.records import ReplayRecord
 from oombisect.history.store import Store
 from oombisect.readings import Oom, Outcome, PhaseMetrics, RankReading, Reading
@@ -29,6 +30,8 @@ def tampering(store: Store, session: str, database: Path) -> sqlite3.Connection:
     """A plain connection, as of any other program, to a database with a row in each table."""
     probe = store.finish_probe(store.begin_probe(probe_spec(session)), FULL, {"a": 1})
     store.add_replay(ReplayRecord(probe.id, 0, "", "torch 2.14, 1", None, True, 5, 6, 5))
+    imported = ImportedReading("r", "h100", "bridge", "a", "line 1", config={"b": 2}, values={"allocated": {1: 2}})
+    store.add_import(ImportSpec("log", "a.log"), [imported])
     store.append_event(session, "plan", {})
     store.finish_session(session, 0, {})
     store.close()
@@ -41,7 +44,7 @@ def tables(db: sqlite3.Connection) -> list[str]:
 
 
 def test_no_row_is_changed_or_deleted(tampering: sqlite3.Connection) -> None:
-    assert len(tables(tampering)) == 14
+    assert len(tables(tampering)) == 17
     for table in tables(tampering):
         before = tampering.execute(f"SELECT * FROM {table}").fetchall()
         assert before, f"nothing to tamper with in {table}"
@@ -120,8 +123,13 @@ def test_the_schema_is_plain_to_other_programs(tampering: sqlite3.Connection) ->
             for t in ("phase_metrics", "ooms", "snapshots", "replays")
             for c in ("probe", "rank")
         ),
+        ("imported_readings", "import", "imports", "id"),
+        ("imported_readings", "workload", "workloads", "id"),
+        ("imported_readings", "point", "points", "id"),
+        ("imported_readings", "config", "configs", "id"),
+        ("imported_values", "reading", "imported_readings", "id"),
     }
-    for table in [*tables(tampering), "readings"]:
+    for table in [*tables(tampering), "readings", "measurements"]:
         columns = [column[1] for column in tampering.execute(f"PRAGMA table_info({table})")]
         tampering.execute(f"SELECT {', '.join(columns)} FROM {table}").fetchall()  # unquoted
         assert all(re.fullmatch("[a-z][a-z0-9_]*", name) for name in [table, *columns])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -21,6 +21,7 @@ from oombisect.errors import OombisectError
 from oombisect.history import locks, rows
 from oombisect.history.connection import Connection
 from oombisect.history.faults import explain, make_folder
+from oombisect.history.imported import ImportedReading, ImportSpec, add_import
 from oombisect.history.records import (
     Event,
     ProbeSpec,
@@ -432,6 +433,13 @@ class Store:
                 del row["id"], row["recorded"]
                 return ReplayRecord(**{**row, "survived": bool(row["survived"])})
         return None
+
+    # Imports
+
+    def add_import(self, spec: ImportSpec, readings: Sequence[ImportedReading]) -> int:
+        """Record what a source tells, all of it or nothing; how many of the readings were not there yet."""
+        with self._connection.transaction() as db:
+            return add_import(db, spec, readings, self._now())
 
     # Artifacts
 
