@@ -8,13 +8,15 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.repo import changes
 from oombisect.repo.commits import Commit, CommitGraph
+from oombisect.repo.dates import Dated, dated
 from oombisect.repo.git import Git, GitError, Kind
 from oombisect.repo.mirror import Mirror, Say, clone, mirror_of, update
 from oombisect.repo.revert import Reverted, revert
@@ -51,9 +53,16 @@ class Materialised:
     notes: tuple[str, ...] = ()
 
 
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
 @dataclass(slots=True)
 class BridgeRepository:
-    """A Bridge history seen through `mirror`; `checkout` is the user's repository, None for the cached clone."""
+    """A Bridge history seen through `mirror`; `checkout` is the user's repository, None for the cached clone.
+
+    `clock` is what relative dates count from.
+    """
 
     mirror: Mirror
     cache: Path
@@ -61,6 +70,7 @@ class BridgeRepository:
     reader: TreeReader
     checkout: Path | None = None
     say: Say = lambda _: None
+    clock: Callable[[], datetime] = _now
     _resolved: dict[str, str] = field(default_factory=dict)
     _updated: bool = False
 
@@ -77,12 +87,14 @@ class BridgeRepository:
     # -- revisions
 
     def resolve(self, revision: str) -> str:
-        """The commit a revision names (branch, tag, abbreviated id, `HEAD~3`, ...).
+        """The commit a revision names (branch, tag, abbreviated id, `HEAD~3`, `main@{2 weeks ago}`, ...).
+
+        A date means the newest commit of the branch's first-parent line that is not after it.
 
         Raises:
             OombisectError: there is no such commit; near names are listed.
         """
-        found = self._resolved.get(revision) or self._ask(revision)
+        found = self._resolved.get(revision) or self._dated(revision) or self._ask(revision)
         if found is None and self.checkout is None and not self._updated:
             self.say(f"{revision} is not in the cached clone: updating it")
             update(self.mirror)
@@ -101,6 +113,37 @@ class BridgeRepository:
         question = ("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
         code, output = self._asked.call(*question, ok=(0, 1, 128))
         return output.decode().strip() if code == 0 else None
+
+    def _dated(self, revision: str) -> str | None:
+        """The commit of a revision by date; None where it names no date."""
+        asked = dated(revision, self.clock())
+        if asked is None:
+            return None
+        tip = self.resolve(asked.branch)
+        if self.checkout is None and not self._updated and self._not_after(tip, asked) == tip:
+            self.say(f"the cached clone may lack commits up to {asked.date:%Y-%m-%d}: updating it")
+            update(self.mirror)
+            self._updated = True
+            self._resolved.pop(asked.branch)
+            tip = self.resolve(asked.branch)
+        found = self._not_after(tip, asked)
+        if found is None:
+            shallow = " The clone is shallow; `git fetch --unshallow` brings the rest of its history."
+            raise OombisectError(
+                f"{asked.branch} has no commit from {asked.date:%Y-%m-%d %H:%M %Z} or before",
+                f"Name a later date.{shallow if self.is_shallow else ''}",
+            )
+        found = self.resolve(f"{found}{asked.rest}") if asked.rest else found
+        self.say(f"{revision} is {found[:12]}, of {self.commits.committed(found):%Y-%m-%d %H:%M} UTC")
+        return found
+
+    def _not_after(self, tip: str, asked: Dated) -> str | None:
+        """By the clock of who committed it, as a history is ordered; authors may have written it long before."""
+        seconds = int(asked.date.timestamp())
+        if seconds < 0:  # git knows no such time
+            return None
+        limits = ("--first-parent", "--max-count=1", f"--min-age={seconds}")
+        return self.mirror.local.run("rev-list", *limits, tip).strip() or None
 
     @property
     def _asked(self) -> Git:

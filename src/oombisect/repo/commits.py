@@ -48,6 +48,11 @@ class CommitGraph:
         code, output = self.mirror.local.call("merge-base", one, other, ok=(0, 1))
         return output.decode().strip() if code == 0 else None
 
+    def committed(self, sha: str) -> datetime:
+        """When a commit was committed, UTC."""
+        seconds = self.mirror.local.run("show", "--no-patch", "--format=%ct", sha)
+        return datetime.fromtimestamp(int(seconds), UTC)
+
     def log(self, *arguments: str, paths: Sequence[str] = ()) -> list[Commit]:
         """Commits as `git log ARGUMENTS -- PATHS` lists them; the mirror has no branches: name commits by id.
 

@@ -91,4 +91,4 @@ def open_whole(
         raise OombisectError(
             error.cause, "Name the repository of the command with --repo PATH, or change to it.", error.exit_code
         ) from error
-    return WholeRepository(found.mirror, found.cache, found.store, found.reader, found.checkout, found.say)
+    return WholeRepository(found.mirror, found.cache, found.store, found.reader, found.checkout, found.say, found.clock)
