@@ -49,6 +49,32 @@ def range_ends(repository: BridgeRepository, text: str) -> tuple[str, str, str |
     return base, other, f"{one} and {other} parted at {base[:12]}: the range begins there"
 
 
+def points_to_skip(axis: CommitRange, texts: Sequence[str]) -> tuple[str, ...]:
+    """The points that `--skip` names: a commit each, or `A..B`, those that B has and A lacks, as `git bisect skip`.
+
+    Raises:
+        OombisectError: no such commit, none of them is a point, or one is an end.
+    """
+    repository, found = axis.repository, dict[str, None]()
+    for text in texts:
+        if ".." in text:
+            low, high = (repository.resolve(end) for end in parse_range(text))
+            asked = {commit.sha for commit in repository.log(f"{low}..{high}")}
+        else:
+            asked = {repository.resolve(text)}
+        points = [point.key for point in axis.points if point.key in asked]
+        if not points:
+            raise OombisectError(
+                f"--skip {text}: no point of the range", "Name commits of it; a merged branch is one point, its merge."
+            )
+        if end := next((key for key in (axis.points[0].key, axis.points[-1].key) if key in asked), None):
+            raise OombisectError(
+                f"--skip {text}: {end[:12]} is an end of the range, which must be measured", "Choose another end."
+            )
+        found |= dict.fromkeys(points)
+    return tuple(found)
+
+
 @dataclass(slots=True)
 class CommitRange:
     """Points of a range; make one with `commit_range`.

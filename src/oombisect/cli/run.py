@@ -47,6 +47,12 @@ def run(
     path: Annotated[
         list[str] | None, typer.Option("--path", metavar="PATH", help="Only commits that touch this path. Repeatable.")
     ] = None,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="REV", help="Never probe this commit, or (A..B) those that B has and A lacks. Repeatable."
+        ),
+    ] = None,
     budget: Annotated[
         int | None,
         typer.Option(metavar="N", help="Most probes for search and confirmation, ends included.", show_default=False),
@@ -92,6 +98,7 @@ def run(
             threshold_bytes=None if threshold is None else parse_bytes(threshold),
             first_parent=first_parent,
             paths=tuple(path or ()),
+            skip=tuple(skip or ()),
             budget=budget,
             min_step_bytes=None if min_step is None else parse_bytes(min_step),
             exhaustive=exhaustive,

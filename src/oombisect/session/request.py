@@ -166,6 +166,7 @@ class BisectRequest:
 
     `metric`: whose movement is sought. `threshold_bytes`: the value of it whose crossing is looked for, instead of the
     limit's.
+    `skip`: commits or ranges of them that are never probed.
     `descend`: go on into Megatron-LM where a named step moves the submodule.
     `jobs`: probes at once; None: as many as the machine can.
     """
@@ -177,6 +178,7 @@ class BisectRequest:
     threshold_bytes: int | None = None
     first_parent: bool = True
     paths: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
     budget: int | None = None
     min_step_bytes: int | None = None
     exhaustive: bool = False
@@ -201,5 +203,5 @@ class BisectRequest:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> BisectRequest:
-        probe = ProbeRequest.from_json(data["probe"])
-        return cls(**{**data, "probe": probe, "paths": tuple(data["paths"])})
+        values: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in data.items()}
+        return cls(**{**values, "probe": ProbeRequest.from_json(data["probe"])})

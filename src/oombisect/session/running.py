@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oombisect.axes.commits import commit_range, range_ends
+from oombisect.axes.commits import commit_range, points_to_skip, range_ends
 from oombisect.errors import OombisectError
 from oombisect.history.records import SessionSpec
 from oombisect.search.options import Options
 from oombisect.session.bisection import Bisection
 from oombisect.session.commit_line import CommitLine, CommitTargets
+from oombisect.session.events import SKIP
 from oombisect.session.measuring import CannotProbe, Measurer, Watcher
 from oombisect.session.opening import Workshop, open_places, open_workshop, targets_of
 from oombisect.session.package_descent import PackageDescent
@@ -65,7 +67,11 @@ def bisect_range(
         line = CommitLine(axis, make)
         _require_recipe(line, request.probe.label)
         if session is None:
-            session = _create(store, request, workshop, axis.points[0].key, axis.points[-1].key, command, kind)
+            skip = points_to_skip(axis, request.skip)
+            with store.transaction():
+                session = _create(store, request, workshop, axis.points[0].key, axis.points[-1].key, command, kind)
+                if skip:
+                    store.append_event(session, SKIP, {"points": list(skip)})
         on_session(session)
         with interrupted_unless_finished(store, session):
             watcher.say(f"session {session}: {len(axis.points)} points, {len(set(axis.groups()))} of them different")
@@ -129,7 +135,8 @@ def _create(
         SessionSpec(
             kind=kind,
             command=command,
-            arguments=request.to_json() | {"range": f"{good}..{bad}"},
+            # Skips are events from here on, so that they can be taken back.
+            arguments=replace(request, range=f"{good}..{bad}", skip=()).to_json(),
             repo=workshop.repository.name,
             recipe=request.probe.label,
             device=workshop.device.name,
