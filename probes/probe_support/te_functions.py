@@ -8,6 +8,7 @@ ignores the rest. In-place functions return None and allocate nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -158,10 +159,13 @@ def _attention() -> dict[str, Callable[..., Any]]:
         rng_state = _empty((2,), torch.int64)
         heads = q.shape[-2]
         if _layout(rest).startswith("NVTE_T"):
-            statistics = _empty((q.shape[0], heads, 1), torch.float32)
+            shape = (q.shape[0], heads, 1)
         else:
-            statistics = _empty((cu_seqlens.numel() - 1, heads, max_seqlen_q, 1), torch.float32)
-        return [out, statistics, rng_state] if training else [out]
+            shape = (cu_seqlens.numel() - 1, heads, max_seqlen_q, 1)
+        statistics = [_empty(shape, torch.float32)]
+        if _last_switches(rest)[:1] == [True]:  # return_max_logit: a maximum beside the sum, or another form of it
+            statistics.append(_empty(shape, torch.float32))
+        return [out, *statistics, rng_state] if training or len(statistics) > 1 else [out]
 
     def fused_attn_bwd(max_seqlen_q: int, max_seqlen_kv: int, *rest: Any) -> list[Tensor | None]:
         tensors = [argument for argument in rest if isinstance(argument, Tensor)]
@@ -204,6 +208,11 @@ def _attention() -> dict[str, Callable[..., Any]]:
         "fused_attn_bwd": fused_attn_bwd,
         "get_fused_attn_backend": get_fused_attn_backend,
     }
+
+
+def _last_switches(arguments: tuple[Any, ...]) -> list[bool]:
+    """The booleans at the end of an argument list, in its order: TE 2.8 has none, later ones begin with the logits'."""
+    return list(takewhile(lambda argument: isinstance(argument, bool), reversed(arguments)))[::-1]
 
 
 def _layout(arguments: tuple[Any, ...]) -> str:

@@ -180,3 +180,20 @@ def test_running_out_of_memory_is_a_lower_bound_with_its_numbers(first: Result, 
 def test_a_configuration_nobody_can_run_is_unresolved(probe: Probe) -> None:
     result = probe(world_size=3, rank=7)
     assert result["outcome"] == "unresolved" and "rank 7" in result["reason"] and not result["phases"]
+
+
+def test_a_description_is_the_config_that_a_probe_trains_and_makes_it_again(first: Result, probe: Probe) -> None:
+    described = probe(describe=True)
+    assert described["outcome"] == "described" and not described["phases"] and described["external"] == 0
+    assert described["config"] == first["config"] and described["config_hash"] == first["config_hash"]
+    given = described["given"]
+    assert given["train"]["train_iters"] > first["config"]["train"]["train_iters"] == 3
+    given["train"]["micro_batch_size"] *= 2
+    file = described["out"] / "given.json"
+    file.write_text(json.dumps(given))
+    again = probe(describe=True, config_file=str(file))
+    assert again["outcome"] == "described" and again["given"] == given
+    assert again["config"]["train"]["global_batch_size"] == 2 * first["config"]["train"]["global_batch_size"]
+    trained = probe(config_file=str(file))
+    assert trained["outcome"] == "exact" and trained["config"] == again["config"]
+    assert trained["phases"]["step_2"]["allocated_peak"] > first["phases"]["step_2"]["allocated_peak"]

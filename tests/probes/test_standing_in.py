@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from probe_support import deep_ep_stand_in, environment, hf_configs, moe, te_stand_in  # noqa: E402
+from probe_support import deep_ep_stand_in, environment, hf_configs, moe, te_functions, te_stand_in  # noqa: E402
 
 MODEL_CONFIGS = Path(__file__).resolve().parents[2] / "probes" / "model_configs"
 
@@ -47,6 +47,24 @@ def test_a_function_without_a_stand_in_refuses_by_name() -> None:
     module = te_stand_in._StandIn("transformer_engine_torch")
     with pytest.raises(te_stand_in.MissingStandIn, match=r"transformer_engine_torch\.newton_schulz"):
         module.newton_schulz(1)
+
+
+@pytest.mark.parametrize(
+    ("layout", "shapes"), [("NVTE_SBHD_SBHD_SBHD", (2, 4, 64, 1)), ("NVTE_THD_THD_THD", (128, 4, 1))]
+)
+@pytest.mark.parametrize(("switches", "statistics"), [((), 1), ((False, True), 1), ((True, False), 2)])
+def test_attention_that_tells_its_largest_logits_keeps_one_more_tensor(
+    monkeypatch: pytest.MonkeyPatch, layout: str, shapes: tuple[int, ...], switches: tuple[bool, ...], statistics: int
+) -> None:
+    """`switches`: return_max_logit and cuda_graph, which TE 2.9 and later pass after the numbers of the generator."""
+    monkeypatch.setattr(te_functions, "_empty", lambda shape, dtype: torch.empty(tuple(shape), dtype=dtype))
+    forward = te_functions._attention()["fused_attn_fwd"]
+    q = torch.empty((128, 4, 8) if "THD" in layout else (64, 2, 4, 8), dtype=torch.bfloat16)
+    cu_seqlens = torch.arange(3, dtype=torch.int32) * 64
+    kind = getattr(te_stand_in._symbols("NVTE_QKV_Layout"), layout)
+    out, *kept, rng_state = forward(64, 64, True, 1.0, kind, cu_seqlens, cu_seqlens, q, q, q, None, 16, *switches)
+    assert out.shape == q.shape and rng_state.dtype is torch.int64
+    assert [tuple(one.shape) for one in kept] == [shapes] * statistics
 
 
 @pytest.mark.parametrize("path", sorted(MODEL_CONFIGS.glob("*.json")), ids=lambda path: path.stem)
