@@ -15,7 +15,7 @@ import pytest
 
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.probing import environments
-from oombisect.probing.environments import CannotBuild, Change, Environments, link_sites
+from oombisect.probing.environments import CannotBuild, Change, Environments, link_sites, prune
 from oombisect.probing.interpreter import Interpreter, inspect_interpreter
 
 from .wheels import ROOT, make_environment, make_wheel
@@ -206,6 +206,43 @@ def test_a_half_environment_is_built_again(base: Interpreter, tmp_path: Path) ->
     (found.path.parent.parent / "built.json").unlink()
     again = Environments(base, tmp_path / "cache").interpreter(change)
     assert json.loads((again.path.parent.parent / "built.json").read_text())["requirements"] == ["transformers==5.1"]
+
+
+def test_what_nobody_used_for_long_is_deleted_and_built_again_when_it_is_wanted(
+    base: Interpreter, tmp_path: Path
+) -> None:
+    cache, change = tmp_path / "cache", Change(("transformers==5.1",))
+    day = 24 * 3600
+    held = Environments(base, cache)
+    home = held.interpreter(change).path.parent.parent
+    long_ago = time.time() - 40 * day
+    os.utime(home / "built.json", (long_ago, long_ago))
+    assert prune(cache, 30 * day) == () and home.is_dir(), "a session holds it"
+    del held
+    assert prune(cache, 50 * day) == () and home.is_dir(), "not as long as that"
+    (pruned,) = prune(cache, 30 * day)
+    assert (pruned.path, pruned.requirements) == (home, change.requirements)
+    assert 0 < pruned.bytes < 1 << 20, "what is linked to the session's own environment is not its"
+    assert [path.name for path in home.parent.iterdir()] == [f"{home.name}.lock"]
+    again = Environments(base, cache).interpreter(change)
+    assert versions(again.path)["transformers"] == "5.1"
+    assert prune(cache, 30 * day) == (), "it was used just now"
+    assert versions(base.path)["transformers"] == "5.0"
+
+
+def test_what_killed_builders_left_goes_and_what_is_being_built_stays(base: Interpreter, tmp_path: Path) -> None:
+    cache, log = tmp_path / "cache", tmp_path / "log"
+    assert prune(cache, 0) == () and not cache.exists()
+    process = builder(base, cache, log, "hang")
+    deadline = time.monotonic() + 60
+    while not log.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert prune(cache, 0) == ()
+    assert [path for path in (cache / "environments").iterdir() if path.suffix != ".lock"]
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert prune(cache, 0) == ()
+    assert not [path for path in (cache / "environments").iterdir() if path.suffix != ".lock"]
 
 
 def test_another_environment_below_is_another_key(base: Interpreter) -> None:

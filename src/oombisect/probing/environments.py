@@ -6,6 +6,7 @@ so that a container's own torch stays, and an environment that differs in one sm
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -14,8 +15,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,7 +61,10 @@ class Change:
 
 @dataclass
 class Environments:
-    """Builds environments over `base` in the cache folder; each once, also among processes."""
+    """Builds environments over `base` in the cache folder; each once, also among processes.
+
+    What it gave out is in use until it is gone itself, and its process: `prune` leaves that alone.
+    """
 
     base: Interpreter
     cache: Path
@@ -90,6 +95,7 @@ class Environments:
                 with _locked(home):
                     if not _is_whole(home):
                         self._build(change, home)
+                    self._use(home)
             except OSError as error:
                 raise OombisectError(
                     f"An environment cannot be built in {home.parent}: {error.strerror or error}",
@@ -101,6 +107,13 @@ class Environments:
             except OombisectError as error:  # it was built here, so it is the machine that fails
                 raise OombisectError(error.cause, f"Delete {home} and try again.", ExitCode.INFRASTRUCTURE) from error
         return self._built[key]
+
+    def _use(self, home: Path) -> None:
+        """Say that the environment is in use, and when it last was."""
+        record = os.open(home / _RECORD, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, record)
+        fcntl.flock(record, fcntl.LOCK_SH)
+        os.utime(record)
 
     def _build(self, change: Change, home: Path) -> None:
         """Build apart, then rename; whoever holds the lock may clear what a killed builder of this one left."""
@@ -135,6 +148,65 @@ class Environments:
             place.rename(home)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """An environment that was deleted: what it had over the session's, and the bytes of the files it alone had."""
+
+    path: Path
+    requirements: tuple[str, ...]
+    bytes: int
+
+
+def prune(cache: Path, unused_for: float) -> tuple[Pruned, ...]:
+    """Delete the environments of the cache folder that nobody has used for so many seconds.
+
+    What killed builders left goes too. One that a running session holds stays, however long ago it began to use it.
+    Files that uv's own cache holds too are no bytes of an environment: `uv cache prune` is what frees them.
+
+    Raises:
+        OSError: something cannot be deleted.
+    """
+    found, folder = list[Pruned](), cache / "environments"
+    names = {path.stem.split("-")[0].lstrip(".") for path in folder.glob("*")}
+    for home in (folder / name for name in sorted(names)):
+        with contextlib.suppress(BlockingIOError), _locked(home, wait=False):
+            for leftover in folder.glob(f".{home.name}-*"):  # no builder is at work: it would hold the lock
+                shutil.rmtree(leftover)
+            if home.is_dir() and _is_unused(home, unused_for):
+                found.append(Pruned(home, _requirements_of(home), _own_bytes(home)))
+                gone = home.with_name(f".{home.name}-gone")
+                home.rename(gone)  # whoever is killed here leaves no half an environment
+                shutil.rmtree(gone)
+    return tuple(found)
+
+
+def _is_unused(home: Path, unused_for: float) -> bool:
+    try:
+        record = os.open(home / _RECORD, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True  # half deleted by hand
+    try:
+        fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return time.time() - os.fstat(record).st_mtime >= unused_for
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(record)
+
+
+def _requirements_of(home: Path) -> tuple[str, ...]:
+    try:
+        return tuple(map(str, json.loads((home / _RECORD).read_text())["requirements"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
+def _own_bytes(home: Path) -> int:
+    """The bytes of the files that are linked from nowhere else."""
+    files = [Path(where, name).lstat() for where, _, names in os.walk(home) for name in names]
+    return sum(file.st_blocks * 512 for file in files if file.st_nlink == 1)
 
 
 def releases(environments: Environments, package: str, good: str, bad: str) -> tuple[str, ...]:
@@ -260,13 +332,17 @@ def _distribution(name: str) -> str:
     return stem.partition("-")[0].lower().replace("-", "_") if dot and suffix in ("dist-info", "egg-info") else ""
 
 
-@contextmanager
-def _locked(home: Path) -> Iterator[None]:
-    """Hold the lock of one environment; the kernel releases that of a process that died."""
+@contextlib.contextmanager
+def _locked(home: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold the lock of one environment; the kernel releases that of a process that died.
+
+    Raises:
+        BlockingIOError: another has it, and `wait` is False.
+    """
     home.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(home.with_name(f"{home.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
     finally:
         os.close(file)
