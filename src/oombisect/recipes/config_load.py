@@ -34,8 +34,7 @@ def load_config(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_FILE:
             raise OombisectError(f"{str(path)!r} is larger than {MAX_FILE >> 20} MiB, which no config is", wanted)
-        data = yaml.load(path.read_text(encoding="utf-8"), _LOADER)  # noqa: S506  # both are safe loaders
-        config = _Reader().value(data)
+        config = plain_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise OombisectError(f"{str(path)!r} cannot be read: {error.strerror}", wanted) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -43,6 +42,15 @@ def load_config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or not config:
         raise OombisectError(f"{str(path)!r} is no config: it holds no mapping of sections", wanted)
     return config
+
+
+def plain_yaml(text: str) -> Any:
+    """The values of a YAML document, counted: a few aliases stand for more than any memory holds.
+
+    Raises:
+        yaml.YAMLError, ValueError, RecursionError: it is no YAML of plain values, or stands for too many.
+    """
+    return _Reader().value(yaml.load(text, _LOADER))  # noqa: S506  # both are safe loaders
 
 
 class _Reader:
