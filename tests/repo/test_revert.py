@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from oombisect.errors import OombisectError
-from oombisect.repo.revert import RevertConflict
+from oombisect.repo.mirror import Mirror, Promisor
+from oombisect.repo.revert import RevertConflict, revert
 from tests.repo.history import GITLINK, git
 from tests.repo.project import Project
 
@@ -28,6 +29,14 @@ def test_a_change_comes_out_and_nothing_else(project: Project) -> None:
         laid = repository.materialise_reverted("main", project.ids["grow"], slot)
         assert (laid.root / MODEL).read_text().strip() == "HIDDEN = 1"
         assert laid.commit == done.commit and laid.megatron_commit == project.ids["m2"]
+
+
+def test_a_partial_clone_makes_the_same_commit(project: Project) -> None:
+    """Which is made under our identity, whoever runs git and when."""
+    repository = project.open()
+    tip, culprit = (repository.resolve(name) for name in ("main", project.ids["grow"]))
+    partial = Mirror(repository.mirror.path, Promisor(str(project.bridge.path)))
+    assert revert(partial, tip, culprit, bool).commit == revert(repository.mirror, tip, culprit, bool).commit
 
 
 def test_same_question_same_commit_in_every_process(project: Project) -> None:

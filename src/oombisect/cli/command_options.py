@@ -12,6 +12,7 @@ import typer
 
 from oombisect.cli.options import probe_request
 from oombisect.errors import OombisectError
+from oombisect.repo.hotfix import Hotfix
 
 Argv = Annotated[
     list[str] | None,
@@ -37,9 +38,22 @@ UntilExit = Annotated[
     bool, typer.Option("--until-exit", help="Let COMMAND run to its own end, not only --iterations optimizer steps.")
 ]
 
+HotfixOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--hotfix",
+        metavar="PATCH",
+        help="Apply this patch, or the change of this commit, to every commit before it is probed. Repeatable.",
+    ),
+]
+
 
 def command_options(
-    argv: Argv = None, build: Build = None, prepare: Prepare = None, until_exit: UntilExit = False
+    argv: Argv = None,
+    build: Build = None,
+    prepare: Prepare = None,
+    until_exit: UntilExit = False,
+    hotfix: HotfixOption = None,
 ) -> dict[str, Any]:
     """What these options say of a `ProbeRequest`."""
     return {
@@ -47,6 +61,7 @@ def command_options(
         "build": build,
         "prepare": tuple(prepare or ()),
         "until_exit": until_exit,
+        "hotfixes": tuple(map(Hotfix, hotfix or ())),
     }
 
 

@@ -71,7 +71,7 @@ class Workload:
 
     Where a command is run in the place of a recipe, `recipe` is what to call it; `command` is empty where each commit
     tells its own. `build` runs before it at each commit, `prepare` names what it needs on a virtual GPU, `until_exit`
-    lets it run to its own end.
+    lets it run to its own end. `hotfixes` are hashes of the changes that are applied to each commit.
     """
 
     recipe: str
@@ -87,9 +87,10 @@ class Workload:
     build: str | None = None
     prepare: tuple[str, ...] = ()
     until_exit: bool = False
+    hotfixes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """What is particular to commands is told only where it was asked for."""
+        """What is particular to commands, or alters commits, is told only where it was asked for."""
         return {
             "recipe": self.recipe,
             "overrides": list(self.overrides),
@@ -104,6 +105,7 @@ class Workload:
             **({"build": self.build} if self.build else {}),
             **({"prepare": list(self.prepare)} if self.prepare else {}),
             **({"until_exit": True} if self.until_exit else {}),
+            **({"hotfixes": list(self.hotfixes)} if self.hotfixes else {}),
         }
 
     @classmethod

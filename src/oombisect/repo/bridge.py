@@ -18,6 +18,7 @@ from oombisect.repo import changes
 from oombisect.repo.commits import Commit, CommitGraph
 from oombisect.repo.dates import Dated, dated
 from oombisect.repo.git import Git, GitError, Kind
+from oombisect.repo.hotfix import Hotfix, check, patch_of_commit, patch_of_file, with_hotfixes
 from oombisect.repo.mirror import Mirror, Say, clone, mirror_of, update
 from oombisect.repo.revert import Reverted, revert
 from oombisect.repo.slots import Slot, acquire, is_probed, prune
@@ -327,6 +328,33 @@ class BridgeRepository:
         roots = {"bridge": slot.path} | ({"megatron-lm": megatron_root} if megatron_root else {})
         paths = (slot.path / SOURCE_DIR, *((megatron_root,) if megatron_root else ()))
         return Materialised(slot.path, megatron_root, paths, roots, sha, inner[1] if inner else "")
+
+    def hotfix(self, name: str) -> Hotfix:
+        """The hotfix that `name` means: the patch in that file, else what that commit changed.
+
+        Raises:
+            OombisectError: it is neither, or changes nothing.
+        """
+        path = Path(name)
+        if path.is_file():
+            return check(self.mirror, patch_of_file(path))
+        try:
+            commit = self.resolve(name)
+        except OombisectError as error:
+            raise OombisectError(
+                f"--hotfix {name} is no file, and no commit: {error.cause}", "Name a patch, or a commit that has it."
+            ) from error
+        return check(self.mirror, patch_of_commit(self.mirror, commit))
+
+    def hotfixed(self, commit: str, hotfixes: Sequence[Hotfix]) -> str:
+        """`commit` with the hotfixes on top, as a commit of the mirror; itself where that changes nothing.
+
+        Raises:
+            HotfixConflict: one neither applies nor is there.
+        """
+        done = with_hotfixes(self.mirror, self.resolve(commit), hotfixes)
+        self._resolved[done] = done
+        return done
 
     def reverted(self, tip: str, culprit: str) -> Reverted:
         """`tip` with the change of `culprit` undone, as a commit of the mirror; a merge loses all it brought in.

@@ -52,27 +52,29 @@ def revert(mirror: Mirror, tip: str, culprit: str, matters: Callable[[str], bool
     Raises:
         RevertConflict: a conflict in a path that matters.
     """
-    git = mirror.git
-    parents = git.run("rev-list", "--parents", "--max-count=1", culprit).split()[1:]
-    before = _tree(git, parents[0]) if parents else EMPTY_TREE
+    git, local = mirror.git, mirror.local  # commits are made by the latter, under an identity of ours
+    parents = local.run("rev-list", "--parents", "--max-count=1", culprit).split()[1:]
+    before = tree_of(local, parents[0]) if parents else EMPTY_TREE
     if not parents:
-        git.run("hash-object", "-t", "tree", "-w", "--stdin", stdin=b"")
-    base = _commit(git, _tree(git, culprit))
-    ours, theirs = _commit(git, _tree(git, tip), base), _commit(git, before, base)
+        local.run("hash-object", "-t", "tree", "-w", "--stdin", stdin=b"")
+    base = commit_of_tree(local, tree_of(local, culprit))
+    ours, theirs = commit_of_tree(local, tree_of(local, tip), base), commit_of_tree(local, before, base)
     code, output = git.call("merge-tree", "--write-tree", "--no-messages", "--name-only", "-z", ours, theirs, ok=(0, 1))
     merged, *names = output.decode("utf-8", "surrogateescape").rstrip("\0").split("\0")
     conflicts = tuple(sorted({name for name in names if name})) if code else ()
     if code and (not conflicts or any(matters(path) for path in conflicts)):
         raise RevertConflict(culprit, tip, tuple(p for p in conflicts if matters(p)) or conflicts)
     tree = _settle(git, merged.strip(), tip, conflicts) if conflicts else merged.strip()
-    return Reverted(_commit(git, tree, tip, f"Revert {culprit}"), tree != _tree(git, tip), conflicts)
+    return Reverted(commit_of_tree(local, tree, tip, f"Revert {culprit}"), tree != tree_of(local, tip), conflicts)
 
 
-def _tree(git: Git, commit: str) -> str:
+def tree_of(git: Git, commit: str) -> str:
+    """The tree of a commit."""
     return git.run("rev-parse", "--verify", f"{commit}^{{tree}}").strip()
 
 
-def _commit(git: Git, tree: str, parent: str | None = None, message: str = "oombisect") -> str:
+def commit_of_tree(git: Git, tree: str, parent: str | None = None, message: str = "oombisect") -> str:
+    """A commit of ours; the same tree, parent and message give the same id where `git` is a local one."""
     return git.run("commit-tree", tree, *(("-p", parent) if parent else ()), stdin=message).strip()
 
 

@@ -14,6 +14,7 @@ from oombisect.repo.slots import Slot
 from oombisect.repo.submodule import MissingCommit
 from oombisect.repo.trees import RelevantTrees
 from oombisect.repo.whole import WholeRepository
+from oombisect.session.hotfixes import Hotfixes
 from oombisect.session.measuring import CannotProbe, Target
 
 
@@ -34,6 +35,7 @@ class CommandTargets:
     repository: WholeRepository
     slot: Slot
     workload: Workload
+    hotfixes: Hotfixes
     build: Build | None = None
     _failed: dict[str, str] = field(default_factory=dict)
     _built: dict[Path, _Built] = field(default_factory=dict)
@@ -54,12 +56,12 @@ class CommandTargets:
         test = megatron_ci.asked(self.workload.recipe)
         if test is None or self.workload.command:
             return CommandCall(self.workload.command, self.workload.recipe)
-        at = self.repository.resolve(test.revision) if test.revision else sha
+        at = self.repository.resolve(test.revision) if test.revision else self.hotfixes.on(sha)
         try:
             return megatron_ci.command_of_test(
                 test.name,
                 self._contents(at, megatron_ci.configuration_path(test.name)),
-                self._contents(sha, megatron_ci.ARGUMENTS),
+                self._contents(self.hotfixes.on(sha), megatron_ci.ARGUMENTS),
                 self.workload.iterations,
             )
         except megatron_ci.UnreadableTest as error:
@@ -75,13 +77,14 @@ class CommandTargets:
         """On disk, and built, once as long as the slot holds this tree; a build that failed is not tried again."""
         if tree in self._failed:
             raise CannotProbe(self._failed[tree])
+        commit = self.hotfixes.on(sha)
         built = self._built.pop(slot.path, None)
         if built is not None and built.tree == tree and built.commit == slot.laid:
             slot.outer.restore(built.files)
             self._built[slot.path] = built
             return built.sources
         try:
-            laid = self.repository.materialise(sha, slot)
+            laid = self.repository.materialise(commit, slot)
         except MissingCommit as error:
             raise CannotProbe(error.cause) from error
         if self.build is not None:
@@ -92,5 +95,5 @@ class CommandTargets:
         sources = Sources(laid.source_paths, dict(laid.roots))
         files = slot.outer.added() if self.build is not None else None
         if files is not None:
-            self._built[slot.path] = _Built(sha, tree, files, sources)
+            self._built[slot.path] = _Built(commit, tree, files, sources)
         return sources

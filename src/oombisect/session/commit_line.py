@@ -19,6 +19,7 @@ from oombisect.repo.slots import Slot
 from oombisect.repo.submodule import MissingCommit
 from oombisect.repo.trees import RelevantTrees
 from oombisect.session.bisection import CannotRevert
+from oombisect.session.hotfixes import Hotfixes
 from oombisect.session.measuring import CannotProbe, Target
 from oombisect.session.point_environment import LockEnvironments
 
@@ -28,6 +29,9 @@ class Targets(Protocol):
 
     @property
     def repository(self) -> BridgeRepository: ...
+
+    @property
+    def hotfixes(self) -> Hotfixes: ...
 
     def of(self, sha: str, subject: str, trees: RelevantTrees, *, date: str = "", key: str = "") -> Target:
         """The target of a commit, the user's or ours (a reverted tip, known by `key`); `date` is ISO 8601."""
@@ -45,6 +49,7 @@ class CommitTargets:
     slot: Slot
     scanner: RecipeScanner
     recipe: str
+    hotfixes: Hotfixes
     locks: LockEnvironments | None = None
 
     def of(
@@ -77,14 +82,14 @@ class CommitTargets:
 
     def _call(self, sha: str) -> RecipeCall:
         try:
-            found = resolve(self.recipe, self.scanner.table(sha))
+            found = resolve(self.recipe, self.scanner.table(self.hotfixes.on(sha)))
         except UnknownRecipe as error:
             raise CannotProbe(f"{error.cause}. {error.way_out}") from error
         return RecipeCall(self.recipe, found.module, found.function, found.kwargs)
 
     def _lay_out(self, sha: str, megatron: str | None, slot: Slot) -> Sources:
         try:
-            laid = self.repository.materialise(sha, slot, megatron)
+            laid = self.repository.materialise(self.hotfixes.on(sha), slot, megatron)
         except MissingCommit as error:
             raise CannotProbe(error.cause) from error
         return Sources(laid.source_paths, {name: Path(root) for name, root in laid.roots.items()})
@@ -117,8 +122,11 @@ class CommitLine:
         tip, culprit = self.axis.points[-1], self.axis.points[index]
         try:
             done = self.make.repository.reverted(tip.key, culprit.key)
+            self.make.hotfixes.on(done.commit)
         except RevertConflict as error:
             raise CannotRevert(error.cause) from error
+        except CannotProbe as error:
+            raise CannotRevert(f"without it {error}") from error
         subject = f"without {culprit.subject}"
         trees = self.make.repository.relevant_trees(done.commit)
         target = self.make.of(done.commit, subject, trees, key=f"{tip.key}-{culprit.key}")

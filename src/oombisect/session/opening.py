@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oombisect.errors import OombisectError
@@ -21,6 +21,7 @@ from oombisect.repo.slots import Slot
 from oombisect.repo.whole import WholeRepository, open_whole
 from oombisect.session.command_targets import CommandTargets
 from oombisect.session.commit_line import CommitTargets
+from oombisect.session.hotfixes import Hotfixes
 from oombisect.session.measuring import Place, Watcher
 from oombisect.session.point_environment import LockEnvironments
 from oombisect.session.request import ProbeRequest
@@ -31,9 +32,11 @@ from oombisect.units import format_bytes
 class Workshop:
     """What probing a commit takes: the history, a slot to lay commits out in, a device, and a prober on it.
 
+    `request` is what was asked for, with what it names read: to be kept, for the files may change.
     `environments` builds others than the session's own.
     """
 
+    request: ProbeRequest
     repository: BridgeRepository
     slot: Slot
     device: Device
@@ -63,6 +66,8 @@ def open_workshop(
         watcher.say,
         Path(request.megatron) if request.megatron else None,
     )
+    hotfixes = (hotfix if hotfix.patch else repository.hotfix(hotfix.source) for hotfix in request.hotfixes)
+    request = replace(request, hotfixes=tuple(hotfixes))
     interpreter = inspect_interpreter(Path(request.python) if request.python else None)
     device = open_device(request.gpu, interpreter, cache)
     if request.gpu is None and device.simulated:
@@ -90,7 +95,7 @@ def open_workshop(
     )
     with repository.acquire_slot() as slot, prober:
         environments = Environments(interpreter, cache, watcher.say)
-        yield Workshop(repository, slot, device, prober, limit, environments)
+        yield Workshop(request, repository, slot, device, prober, limit, environments)
 
 
 @contextmanager
@@ -116,8 +121,9 @@ def open_places(workshop: Workshop, jobs: int | None, watcher: Watcher) -> Itera
 def targets_of(workshop: Workshop, request: ProbeRequest, cache: Path) -> CommitTargets | CommandTargets:
     """What makes targets of the workshop's commits: recipes of Bridge, or the command the user gave."""
     repository, prober = workshop.repository, workshop.prober
+    hotfixes = Hotfixes(repository, request.hotfixes)
     if isinstance(repository, WholeRepository):
         build = Build(request.build, prober.interpreter, prober.limits, prober.on_tick) if request.build else None
-        return CommandTargets(repository, workshop.slot, prober.workload, build)
+        return CommandTargets(repository, workshop.slot, prober.workload, hotfixes, build)
     locks = LockEnvironments(workshop.environments, repository) if request.per_lock else None
-    return CommitTargets(repository, workshop.slot, RecipeScanner(repository, cache), request.recipe, locks)
+    return CommitTargets(repository, workshop.slot, RecipeScanner(repository, cache), request.recipe, hotfixes, locks)

@@ -67,6 +67,8 @@ def probe_options(request: ProbeRequest, workshop: Workshop) -> list[str]:
         options += ["--env", f"{name}={value}"]
     if request.per_lock:
         options += ["--env", "per-lock"]
+    for hotfix in request.hotfixes:
+        options += ["--hotfix", hotfix.source]
     if request.ranks:
         options += ["--ranks", ",".join(map(str, request.ranks))]
     numbers = (

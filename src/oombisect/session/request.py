@@ -11,6 +11,7 @@ from typing import Any
 from oombisect.errors import OombisectError
 from oombisect.probing.workload import MIN_ITERATIONS, Workload
 from oombisect.recipes import megatron_ci
+from oombisect.repo.hotfix import Hotfix
 from oombisect.search.metric import METRICS as ALL_METRICS
 from oombisect.search.metric import unit
 from oombisect.search.options import FINDS
@@ -49,6 +50,8 @@ class ProbeRequest:
 
     What runs is `recipe`, of Bridge or (`ci:TEST`) of Megatron-LM's CI, or else `command` with its `build`. `prepare`
     names what it needs on a virtual GPU, `until_exit` lets it run to its own end.
+
+    `hotfixes` are applied to each commit before it is probed.
     """
 
     recipe: str = ""
@@ -72,6 +75,7 @@ class ProbeRequest:
     prepare: tuple[str, ...] = ()
     until_exit: bool = False
     per_lock: bool = False
+    hotfixes: tuple[Hotfix, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_what_runs()
@@ -134,7 +138,7 @@ class ProbeRequest:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ProbeRequest:
         values: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in data.items()}
-        return cls(**values)
+        return cls(**{**values, "hotfixes": tuple(Hotfix(**item) for item in data.get("hotfixes", ()))})
 
     @property
     def workload(self) -> Workload:
@@ -157,6 +161,7 @@ class ProbeRequest:
             build=self.build,
             prepare=self.prepare,
             until_exit=self.until_exit,
+            hotfixes=tuple(hotfix.digest for hotfix in self.hotfixes),
         )
 
 

@@ -51,6 +51,7 @@ def bisect_range(
         open_workshop(request.probe, cwd=cwd, cache=cache, watcher=watcher) as workshop,
         open_places(workshop, request.jobs, watcher) as places,
     ):
+        request = replace(request, probe=workshop.request)
         good, bad, note_on_range = range_ends(workshop.repository, request.range)
         axis = commit_range(
             workshop.repository,
@@ -65,6 +66,7 @@ def bisect_range(
                 watcher.say(note)
         make = targets_of(workshop, request.probe, cache)
         line = CommitLine(axis, make)
+        _require_hotfixes(line)
         _require_recipe(line, request.probe.label)
         if session is None:
             skip = points_to_skip(axis, request.skip)
@@ -87,7 +89,7 @@ def bisect_range(
                 packages = PackageDescent(store, session, line, make.locks, measurer, options, limit, conclusion)
                 verdict = packages.descend(verdict)
             report = bisection.report(
-                verdict,
+                replace(verdict, notes=(*verdict.notes, *_altered(request))),
                 workload=workshop.prober.workload.to_json() | {"device": workshop.device.name},
                 reproduce=reproduce_commands(conclusion, verdict, line, request, workshop),
             )
@@ -107,6 +109,23 @@ def search_options(request: BisectRequest, simulated: bool) -> Options:
         exhaustive=request.exhaustive,
         grid=request.grid,
     )
+
+
+def _altered(request: BisectRequest) -> list[str]:
+    """What was not as the commits themselves have it, a sentence each."""
+    return [f"every commit was probed with the hotfix {hotfix.name} on top" for hotfix in request.probe.hotfixes]
+
+
+def _require_hotfixes(line: CommitLine) -> None:
+    """Fail before any probe where an end does not take the hotfixes."""
+    for name, end in (("good", line.axis.points[0]), ("bad", line.axis.points[-1])):
+        try:
+            line.make.hotfixes.on(end.key)
+        except CannotProbe as error:
+            raise OombisectError(
+                f"The {name} end {end.short} cannot be probed: {error}",
+                f"Mend the patch, or choose another {name} end.",
+            ) from error
 
 
 def _require_recipe(line: CommitLine, recipe: str) -> None:

@@ -81,6 +81,7 @@ def probe_commit(
         OombisectError: no such revision, no repository, no device.
     """
     with open_workshop(request, cwd=cwd, cache=cache, watcher=watcher) as workshop:
+        request = workshop.request
         sha = workshop.repository.resolve(revision)
         workshop.repository.require_bridge(sha)
         targets = targets_of(workshop, request, cache)
