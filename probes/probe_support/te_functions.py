@@ -38,6 +38,7 @@ def functions(dtypes: Any) -> dict[str, Callable[..., Any]]:
         **_gemms(as_torch),
         **_norms(as_torch),
         **_attention(),
+        **_router(),
         **_activations(),
         **_softmaxes(),
         **_rope(),
@@ -208,6 +209,56 @@ def _attention() -> dict[str, Callable[..., Any]]:
         "fused_attn_bwd": fused_attn_bwd,
         "get_fused_attn_backend": get_fused_attn_backend,
     }
+
+
+def _router() -> dict[str, Callable[..., Any]]:
+    """Routing in one kernel. Backward passes fill a gradient that is given, or before TE 2.11 or so make one.
+
+    What they keep is fp32, as TE has had it since then; before, it had the type of the logits, which is fp32 too where
+    `moe_router_dtype` is.
+    """
+
+    def fused_topk_with_score_function_fwd(logits: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+        form, indices = (*rest[7:9], None, None)[:2]
+        routing = _routing_map(logits, form) if indices is None else indices
+        return _empty(logits.shape, logits.dtype), routing, _empty(logits.shape, torch.float32)
+
+    def fused_topk_with_score_function_bwd(*arguments: Any) -> Tensor | None:
+        _, kept, _, *given = [argument for argument in arguments if isinstance(argument, Tensor)]
+        return None if given else _empty(kept.shape, kept.dtype)
+
+    def fused_score_for_moe_aux_loss_fwd(
+        logits: Tensor, topk: int, score_function: str, routing_map_format: Any = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        scores = _empty(logits.shape, torch.float32)
+        return scores, _routing_map(logits, routing_map_format), _empty(logits.shape, torch.float32)
+
+    def fused_score_for_moe_aux_loss_bwd(
+        *, intermediate_output: Tensor, grad_logits: Tensor | None = None, **rest: Any
+    ) -> Tensor | None:
+        return _empty(intermediate_output.shape, intermediate_output.dtype) if grad_logits is None else None
+
+    def fused_moe_aux_loss_fwd(*, probs: Tensor, **rest: Any) -> tuple[Tensor, Tensor]:
+        return _empty((), probs.dtype), _empty((), torch.float32)
+
+    def fused_moe_aux_loss_bwd(*, num_rows: int, num_cols: int, grad_aux_loss: Tensor, **rest: Any) -> Tensor:
+        return _empty((num_rows, num_cols), grad_aux_loss.dtype)
+
+    return {
+        "fused_topk_with_score_function_fwd": fused_topk_with_score_function_fwd,
+        "fused_topk_with_score_function_bwd": fused_topk_with_score_function_bwd,
+        "fused_score_for_moe_aux_loss_fwd": fused_score_for_moe_aux_loss_fwd,
+        "fused_score_for_moe_aux_loss_bwd": fused_score_for_moe_aux_loss_bwd,
+        "fused_moe_aux_loss_fwd": fused_moe_aux_loss_fwd,
+        "fused_moe_aux_loss_fwd_graph_safe": fused_moe_aux_loss_fwd,
+        "fused_moe_aux_loss_bwd": fused_moe_aux_loss_bwd,
+    }
+
+
+def _routing_map(logits: Tensor, form: Any) -> Tensor:
+    """Which experts a token goes to: a byte each, or (form 1) a bit each."""
+    *tokens, experts = logits.shape
+    return _empty((*tokens, -(-experts // 8)), torch.uint8) if form == 1 else _empty(logits.shape, torch.bool)
 
 
 def _last_switches(arguments: tuple[Any, ...]) -> list[bool]:

@@ -26,8 +26,9 @@ _DTYPES = (
     *("kByte", "kInt16", "kInt32", "kInt64", "kFloat32", "kFloat16", "kBFloat16"),
     *("kFloat8E4M3", "kFloat8E5M2", "kFloat8E8M0", "kFloat4E2M1"),
 )
-# Members whose order TE's Python code uses as an index.
+# Members whose values TE's Python code uses: as an index, or to look them up.
 _ORDERED = {
+    "NVTERoutingMapFormat": ["BYTEMAP", "BITMAP_U8"],
     "FP8FwdTensors": [f"GEMM{n}_{kind}" for n in (1, 2, 3) for kind in ("INPUT", "WEIGHT", "OUTPUT")],
     "FP8BwdTensors": [f"GRAD_{kind}{n}" for n in (1, 2, 3) for kind in ("OUTPUT", "INPUT")],
 }
@@ -38,7 +39,7 @@ class MissingStandIn(NotImplementedError, Unresolved):
 
 
 class _Symbol(int):
-    """One member of an enumeration: equal to itself only, usable as an index and a dictionary key."""
+    """One member of an enumeration: equal to itself and its value, usable as an index and a dictionary key."""
 
     name: str
     owner: str
@@ -57,14 +58,14 @@ class _Symbol(int):
         return not self == other
 
     def __hash__(self) -> int:
-        return hash((self.owner, self.name))
+        return hash(int(self))
 
     def __repr__(self) -> str:
         return f"{self.owner}.{self.name}"
 
 
 class _SymbolMeta(type):
-    """A class whose upper-case attributes come into being when first asked for; instances of it cannot be made."""
+    """A class whose upper-case attributes, its only instances, come into being when first asked for."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("_"):
@@ -73,6 +74,9 @@ class _SymbolMeta(type):
         if name not in members:
             members[name] = _Symbol(len(members), cls.__name__, name)
         return members[name]
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _Symbol) and instance.owner == cls.__name__
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         raise MissingStandIn(f"transformer_engine_torch.{cls.__name__} has no stand-in")

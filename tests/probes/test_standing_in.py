@@ -43,6 +43,33 @@ def test_symbols_are_equal_to_themselves_only() -> None:
         te_stand_in._symbols("CommOverlap")(1)
 
 
+def test_symbols_are_what_an_enumeration_of_numbers_is() -> None:
+    """TE's router looks a member up among the values of its enumeration, and asks whether it is one of it."""
+    form, mask = te_stand_in._symbols("NVTERoutingMapFormat"), te_stand_in._symbols("NVTE_Mask_Type")
+    assert form.BITMAP_U8 in frozenset({0, 1}) and int(form.BITMAP_U8) == 1 and int(form.BYTEMAP) == 0
+    assert isinstance(form.BYTEMAP, form) and not isinstance(mask.NVTE_NO_MASK, form) and not isinstance(0, form)
+
+
+@pytest.mark.parametrize(("form", "map_shape"), [(0, (6, 20)), (1, (6, 3))])
+def test_routing_in_one_kernel_allocates_what_it_keeps(
+    monkeypatch: pytest.MonkeyPatch, form: int, map_shape: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(te_functions, "_empty", lambda shape, dtype: torch.empty(tuple(shape), dtype=dtype))
+    router = te_functions._router()
+    logits = torch.empty((6, 20), dtype=torch.bfloat16)
+    topk, backward = (router[f"fused_topk_with_score_function_{way}"] for way in ("fwd", "bwd"))
+    probs, routing, kept = topk(logits, 2, False, None, None, None, "softmax", None, form, None)
+    assert (probs.dtype, routing.shape, kept.dtype) == (torch.bfloat16, map_shape, torch.float32)
+    assert backward(routing, kept, probs, logits, 2, False, None, "softmax", False, form) is None
+    assert backward(6, 20, routing, kept, probs, 2, False, None, "softmax").shape == (6, 20)  # before TE 2.11 or so
+    scores, routing, kept = router["fused_score_for_moe_aux_loss_fwd"](
+        logits=logits, topk=2, score_function="softmax", routing_map_format=form
+    )
+    assert (scores.dtype, routing.shape, kept.shape) == (torch.float32, map_shape, (6, 20))
+    indices = torch.empty((6, 2), dtype=torch.int64)
+    assert topk(logits, 2, False, None, None, None, "softmax", None, form, indices)[1] is indices
+
+
 def test_a_function_without_a_stand_in_refuses_by_name() -> None:
     module = te_stand_in._StandIn("transformer_engine_torch")
     with pytest.raises(te_stand_in.MissingStandIn, match=r"transformer_engine_torch\.newton_schulz"):
