@@ -12,6 +12,7 @@ from oombisect.cli import (
     config,
     demo,
     explain,
+    import_,
     log,
     probe,
     releases,
@@ -24,6 +25,7 @@ from oombisect.cli import (
     skip,
     undo,
 )
+from oombisect.cli.command_options import CommandAfterDashes
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.resources import docs_dir
 
@@ -36,10 +38,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=f"\b\nThe documentation (docs/*.md) is in\n{docs_dir()}",  # \b: a path is not to be wrapped
 )
-app.command("run", short_help="Name the commits that made GPU memory grow, and why.")(run.run)
+app.command("run", cls=CommandAfterDashes, short_help="Name the commits that made GPU memory grow, and why.")(run.run)
 app.command("config", short_help="Name the config keys that made GPU memory grow.")(config.config)
 app.command("releases", short_help="Name the releases of a package that made GPU memory grow.")(releases.releases)
-app.command("probe", short_help="Measure one commit; for git bisect run, too.")(probe.probe)
+app.command("probe", cls=CommandAfterDashes, short_help="Measure one commit; for git bisect run, too.")(probe.probe)
 app.command("resume", short_help="Go on where an interrupted session stopped.")(resume.resume)
 app.command("skip", short_help="Mark points of a session as never to be probed.")(skip.skip)
 app.command("undo", short_help="Take back the last answers of a session.")(undo.undo)
@@ -50,6 +52,7 @@ app.command("show", short_help="Show a session's verdict and its probes.")(show.
 app.command("compare", short_help="Which allocations make up a difference of two peaks.")(compare.compare)
 app.command("replay", short_help="Would a recorded run fit, and with which settings?")(replay.replay)
 app.command("explain", short_help="What the out-of-memory errors of a log prove.")(explain.explain)
+app.add_typer(import_.app, short_help="Import what others measured: goldens, snapshots, logs, exports.")
 app.command("demo", short_help="See it work on a small repository made on the spot.")(demo.demo)
 
 

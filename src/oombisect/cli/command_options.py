@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from oombisect.cli.options import probe_request
 from oombisect.errors import OombisectError
@@ -63,6 +64,17 @@ def command_options(
         "until_exit": until_exit,
         "hotfixes": tuple(map(Hotfix, hotfix or ())),
     }
+
+
+class CommandAfterDashes(TyperCommand):
+    """What comes after `--` is the training command, and never what an argument before it lacks."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        before, after = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
+        rest = super().parse_args(ctx, before)
+        if after:
+            ctx.params["argv"] = [*(ctx.params.get("argv") or ()), *after]
+        return rest
 
 
 def with_recipe_or_command(command: Callable[..., None]) -> Callable[..., None]:

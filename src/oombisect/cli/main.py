@@ -14,7 +14,7 @@ _RESUMED = ("run", "config", "releases", "resume", "demo", "replay-log")
 
 def main() -> None:
     """Run the command line; the exit codes are those of `oombisect.errors`."""
-    debug = "--debug" in sys.argv[1:]
+    debug = "--debug" in _own_arguments()
     if debug:  # wherever it stands: a user adds it to the end of the line that failed
         sys.argv.remove("--debug")
     code: int
@@ -47,6 +47,12 @@ def _run() -> int:
             raise ended.__context__ from None
         sys.stdout.flush()  # a result that cannot be written is an error
         return int(ended.code or 0)
+
+
+def _own_arguments() -> list[str]:
+    """Those of oombisect: what comes after `--` is of the training command."""
+    arguments = sys.argv[1:]
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 
 def _command() -> str:
@@ -92,7 +98,7 @@ def _report(error: BaseException, code: int, debug: bool) -> None:
                 print(f"  {way_out}", file=sys.stderr)
     except OSError:
         pass
-    if "--json" in sys.argv[1:] and not isinstance(error, BrokenPipeError):
+    if "--json" in _own_arguments() and not isinstance(error, BrokenPipeError):
         import json
 
         try:
