@@ -152,7 +152,7 @@ class _Probe:
         if job.config_file:
             frozen = json.loads(Path(job.config_file).read_text())
             frozen = _with_host_paths(frozen, str(self.out))
-            configuration.freeze(config, frozen, self.notes)
+            configuration.freeze(config, frozen, self.notes, job.config_complete)
         configuration.apply_overrides(config, job.overrides, self.notes)
         if job.describe:
             result["given"] = json.loads(canonical(self._described(config)))

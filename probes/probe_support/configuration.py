@@ -327,17 +327,32 @@ def _set(owner: Any, **values: Any) -> None:
             setattr(owner, name, value)
 
 
-def freeze(config: Any, frozen: dict[str, Any], notes: list[str]) -> None:
+def freeze(config: Any, frozen: dict[str, Any], notes: list[str], complete: bool = False) -> None:
     """Makes `config` equal to a plain configuration recorded at another commit, field by field.
 
     What this commit has no field for, and what cannot be made from plain JSON (callables, classes), stays and is noted.
+    With `complete` a field that is not there must be off in `frozen` (None, false, empty): a commit that does not know
+    a feature does without it.
+
+    Raises:
+        Unresolved: it is not.
     """
     missed: list[str] = []
-    _freeze(config, frozen, "", missed)
+    absent: dict[str, Any] = {}
+    _freeze(config, frozen, "", missed, absent)
     _freeze_packing(config, frozen, notes)
+    needed = sorted(path for path, value in absent.items() if value not in _OFF)
+    if complete and needed:
+        more = f" and {len(needed) - 3} more" if len(needed) > 3 else ""
+        shown = ", ".join(f"{path}={absent[path]!r}"[:80] for path in needed[:3])
+        raise Unresolved(f"the frozen configuration sets {shown}{more}, which this commit does not have")
+    missed += absent
     if missed:
         shown = ", ".join(sorted(missed)[:20])
         notes.append(f"{len(missed)} fields of the frozen configuration could not be applied here: {shown}")
+
+
+_OFF = (None, False, "", [], {})
 
 
 def _freeze_packing(config: Any, frozen: dict[str, Any], notes: list[str]) -> None:
@@ -352,7 +367,7 @@ def _freeze_packing(config: Any, frozen: dict[str, Any], notes: list[str]) -> No
     notes.append(f"dataset.{where}.packed_sequence_size is {size}, as in the frozen configuration")
 
 
-def _freeze(owner: Any, frozen: dict[str, Any], prefix: str, missed: list[str]) -> None:
+def _freeze(owner: Any, frozen: dict[str, Any], prefix: str, missed: list[str], absent: dict[str, Any]) -> None:
     from .plain import plain
 
     for name, value in frozen.items():
@@ -360,13 +375,13 @@ def _freeze(owner: Any, frozen: dict[str, Any], prefix: str, missed: list[str]) 
         if name == "_type":
             continue
         if not hasattr(owner, name):
-            missed.append(path)
+            absent[path] = value
             continue
         current = getattr(owner, name)
         if plain(current) == value:
             continue
         if isinstance(value, dict) and (dataclasses.is_dataclass(current) or hasattr(current, "__dict__")):
-            _freeze(current, value, f"{path}.", missed)
+            _freeze(current, value, f"{path}.", missed, absent)
             continue
         made = _from_plain(value, current)
         if plain(made) == value:

@@ -50,6 +50,7 @@ class Job:
     model_configs: str | None = None
     record_history: bool = True
     config_file: str | None = None
+    config_complete: bool = False
     describe: bool = False
     kind: str = "bridge_train"
     schema: int = SCHEMA

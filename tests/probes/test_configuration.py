@@ -213,6 +213,22 @@ def test_a_frozen_configuration_comes_back_with_its_types() -> None:
     assert len(notes) == 1 and "model.gone" in notes[0]
 
 
+@pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
+def test_a_complete_configuration_may_lack_here_what_is_off_there(value: Any) -> None:
+    notes = list[str]()
+    configuration.freeze(Config(), {"model": {"gone": value, "seq_length": 4096}}, notes, complete=True)
+    assert "model.gone" in notes[0]
+
+
+def test_a_complete_configuration_names_what_is_not_here() -> None:
+    frozen = {"model": {"gone": 1, "lost": "x" * 500, "off": None}, "new": {"size": 2}}
+    configuration.freeze(Config(), frozen, [])
+    with pytest.raises(
+        Unresolved, match=r"sets model.gone=1, model.lost='x{20,70}, new={'size': 2}, which this commit"
+    ):
+        configuration.freeze(Config(), frozen, [], complete=True)
+
+
 def test_a_frozen_part_that_is_absent_here_is_made_or_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configuration, "_PROJECTS", (__name__.partition(".")[0],))
     frozen = plain(Config(dataset=Dataset(offline_packing_specs=Packing(4096))))

@@ -1,7 +1,8 @@
 """A toy history and a toy probe: everything but torch and Bridge is real.
 
 The history is a git repository in Bridge's layout whose `memory` folder says what a probe would measure there. The toy
-interpreter answers for `bridge_train.py` by that file, as a process of its own, and is a plain Python otherwise.
+interpreter answers for `bridge_train.py` by that file, as a process of its own, and is a plain Python otherwise. `per_a` is
+added for each 1 of the config's `a`.
 A Megatron-LM submodule may have such a folder too (`megatron/core/memory`): its `added*` files are added to what Bridge
 takes, `together` is what both add if each has it, and `api` must be one of Bridge's `apis`.
 """
@@ -42,6 +43,18 @@ if core.is_dir():
     if core["api"] not in told["apis"]:
         told["unresolved"] = "ImportError: Megatron-LM has no api of " + str(told["apis"])
 out = Path(job["out"])
+config = told.setdefault("config", {{"a": 1}})
+if job["config_file"]:
+    frozen = json.loads(Path(job["config_file"]).read_text())
+    if absent := sorted(set(frozen) - set(config)):
+        told["unresolved"] = "the frozen configuration sets " + ", ".join(absent) + ", which this commit does not have"
+    config |= frozen
+if job["describe"]:
+    (out / "result-0.json").write_text(json.dumps(dict(outcome="described", reason=None, given=config, config=config,
+        recipe_function="toy", notes=[])))
+    sys.exit()
+for name in ("allocated", "reserved"):
+    told[name] += told.get("per_a", 0) * config["a"]
 with open({calls!r}, "a") as calls:
     calls.write(json.dumps({{"told": told, "limit": job["limit_bytes"], "env": job["env"]}}) + "\\n")
 time.sleep(told.get("sleep", 0.0))

@@ -20,6 +20,10 @@ def probe(
         str | None,
         typer.Option(help="Lay this commit of Megatron-LM out in the place of the one REV pins.", show_default=False),
     ] = None,
+    freeze_config: Annotated[
+        str | None,
+        typer.Option(metavar="REV", help="Run with the resolved config of this commit.", show_default=False),
+    ] = None,
     database: Database = None,
     json: Json = False,
 ) -> None:
@@ -32,4 +36,6 @@ def probe(
     """
     from oombisect.cli.probing_of import probe_once
 
-    probe_once(revision, request, database, fresh=fresh, as_json=json, megatron=megatron_commit)
+    probe_once(
+        revision, request, database, fresh=fresh, as_json=json, megatron=megatron_commit, config_of=freeze_config
+    )

@@ -23,6 +23,7 @@ def probe_once(
     fresh: bool,
     as_json: bool,
     megatron: str | None = None,
+    config_of: str | None = None,
 ) -> NoReturn:
     """Probe, print, exit as `git bisect run` expects."""
     with open_store(database or default_database(), clock=clock) as store:
@@ -38,6 +39,7 @@ def probe_once(
                 command=tuple(sys.argv),
                 fresh=fresh,
                 megatron=megatron,
+                config_of=config_of,
             )
         finally:
             watcher.close()

@@ -47,6 +47,15 @@ def run(
     path: Annotated[
         list[str] | None, typer.Option("--path", metavar="PATH", help="Only commits that touch this path. Repeatable.")
     ] = None,
+    freeze_config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="END",
+            help="good or bad: every commit runs with the resolved config of that end, so that what code added is told "
+            "from what a recipe changed.",
+            show_default=False,
+        ),
+    ] = None,
     skip: Annotated[
         list[str] | None,
         typer.Option(
@@ -99,6 +108,7 @@ def run(
             first_parent=first_parent,
             paths=tuple(path or ()),
             skip=tuple(skip or ()),
+            freeze_config=freeze_config,
             budget=budget,
             min_step_bytes=None if min_step is None else parse_bytes(min_step),
             exhaustive=exhaustive,

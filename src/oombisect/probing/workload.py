@@ -37,12 +37,14 @@ class RecipeCall:
 class ConfigCall:
     """A recipe's config, changed: `config` is laid over it (a config as probes describe it, or parts of one), then
     `overrides` are applied as Bridge writes them. `env` are variables of the process; they win over the config's own.
+    With `complete` a commit that has no field for something in `config` is unresolved.
     """
 
     recipe: RecipeCall
     overrides: tuple[str, ...] = ()
     config: Mapping[str, Any] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    complete: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -71,7 +73,8 @@ class Workload:
 
     Where a command is run in the place of a recipe, `recipe` is what to call it; `command` is empty where each commit
     tells its own. `build` runs before it at each commit, `prepare` names what it needs on a virtual GPU, `until_exit`
-    lets it run to its own end. `hotfixes` are hashes of the changes that are applied to each commit.
+    lets it run to its own end. `hotfixes` are hashes of the changes that are applied to each commit,
+    `config_of` is the commit whose config each runs with.
     """
 
     recipe: str
@@ -88,6 +91,7 @@ class Workload:
     prepare: tuple[str, ...] = ()
     until_exit: bool = False
     hotfixes: tuple[str, ...] = ()
+    config_of: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """What is particular to commands, or alters commits, is told only where it was asked for."""
@@ -106,6 +110,7 @@ class Workload:
             **({"prepare": list(self.prepare)} if self.prepare else {}),
             **({"until_exit": True} if self.until_exit else {}),
             **({"hotfixes": list(self.hotfixes)} if self.hotfixes else {}),
+            **({"config_of": self.config_of} if self.config_of else {}),
         }
 
     @classmethod
@@ -188,6 +193,7 @@ def job_json(
         "model_configs": str(model_configs),
         "record_history": True,
         "config_file": None if changed.config is None else str(out / CONFIG_FILE),
+        "config_complete": changed.complete,
         "describe": describe,
         "out": str(out),
     }

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from oombisect.axes.commits import CommitRange
-from oombisect.probing.workload import RecipeCall, Sources
+from oombisect.probing.workload import ConfigCall, RecipeCall, Sources
 from oombisect.recipes.resolve import UnknownRecipe, resolve
 from oombisect.recipes.scan import RecipeScanner
 from oombisect.repo.bridge import BridgeRepository
@@ -43,6 +43,7 @@ class CommitTargets:
     """Makes targets of commits of one repository, laid out in `slot` where no other is named.
 
     `locks`: each commit is probed in the environment of its own lock; None: in the session's.
+    `config`: what every commit runs with, in the place of what its recipe makes.
     """
 
     repository: BridgeRepository
@@ -51,6 +52,7 @@ class CommitTargets:
     recipe: str
     hotfixes: Hotfixes
     locks: LockEnvironments | None = None
+    config: Mapping[str, Any] | None = None
 
     def of(
         self,
@@ -80,12 +82,13 @@ class CommitTargets:
         )
         return self.locks.of(trees.env_lock).around(target) if self.locks else target
 
-    def _call(self, sha: str) -> RecipeCall:
+    def _call(self, sha: str) -> RecipeCall | ConfigCall:
         try:
             found = resolve(self.recipe, self.scanner.table(self.hotfixes.on(sha)))
         except UnknownRecipe as error:
             raise CannotProbe(f"{error.cause}. {error.way_out}") from error
-        return RecipeCall(self.recipe, found.module, found.function, found.kwargs)
+        call = RecipeCall(self.recipe, found.module, found.function, found.kwargs)
+        return call if self.config is None else ConfigCall(call, config=self.config, complete=True)
 
     def _lay_out(self, sha: str, megatron: str | None, slot: Slot) -> Sources:
         try:

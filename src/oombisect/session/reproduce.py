@@ -69,6 +69,8 @@ def probe_options(request: ProbeRequest, workshop: Workshop) -> list[str]:
         options += ["--env", "per-lock"]
     for hotfix in request.hotfixes:
         options += ["--hotfix", hotfix.source]
+    if request.config_of:
+        options += ["--freeze-config", request.config_of[:12]]
     if request.ranks:
         options += ["--ranks", ",".join(map(str, request.ranks))]
     numbers = (

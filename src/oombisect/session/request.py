@@ -22,6 +22,7 @@ MAX_ITERATIONS = 1000  # each is recorded in full; memory repeats itself after t
 MAX_RANKS = 1 << 20
 MAX_PROBES = 1_000_000
 MAX_JOBS = 32
+ENDS = ("good", "bad")
 MIN_HOST_BYTES = 64 * MIB  # a Python process alone takes some tens
 
 
@@ -51,7 +52,7 @@ class ProbeRequest:
     What runs is `recipe`, of Bridge or (`ci:TEST`) of Megatron-LM's CI, or else `command` with its `build`. `prepare`
     names what it needs on a virtual GPU, `until_exit` lets it run to its own end.
 
-    `hotfixes` are applied to each commit before it is probed.
+    `hotfixes` are applied to each commit before it is probed; `config_of` is the commit whose config all run with.
     """
 
     recipe: str = ""
@@ -76,6 +77,7 @@ class ProbeRequest:
     until_exit: bool = False
     per_lock: bool = False
     hotfixes: tuple[Hotfix, ...] = ()
+    config_of: str | None = None
 
     def __post_init__(self) -> None:
         self._check_what_runs()
@@ -107,6 +109,7 @@ class ProbeRequest:
                 ("--set", self.overrides),
                 ("--micro-batches", self.micro_batches),
                 ("--env per-lock", self.per_lock),
+                ("--freeze-config", self.config_of),
             )
             for option, value in mine:
                 if value:
@@ -162,6 +165,7 @@ class ProbeRequest:
             prepare=self.prepare,
             until_exit=self.until_exit,
             hotfixes=tuple(hotfix.digest for hotfix in self.hotfixes),
+            config_of=self.config_of,
         )
 
 
@@ -171,6 +175,7 @@ class BisectRequest:
 
     `metric`: whose movement is sought. `threshold_bytes`: the value of it whose crossing is looked for, instead of the
     limit's.
+    `freeze_config`: the end, `good` or `bad`, whose config every commit runs with.
     `skip`: commits or ranges of them that are never probed.
     `descend`: go on into Megatron-LM where a named step moves the submodule.
     `jobs`: probes at once; None: as many as the machine can.
@@ -184,6 +189,7 @@ class BisectRequest:
     first_parent: bool = True
     paths: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
+    freeze_config: str | None = None
     budget: int | None = None
     min_step_bytes: int | None = None
     exhaustive: bool = False
@@ -197,6 +203,10 @@ class BisectRequest:
         if self.metric not in METRICS:
             time = "A probe measures memory, not speed. " if self.metric in ALL_METRICS else ""
             raise OombisectError(f"--metric {self.metric!r} is not known", f"{time}Use {', '.join(METRICS)}.")
+        if self.freeze_config not in (None, *ENDS):
+            raise OombisectError(f"--freeze-config {self.freeze_config!r} is no end", f"Use {' or '.join(ENDS)}.")
+        if self.freeze_config and self.probe.runs_command:
+            raise OombisectError("--freeze-config is for recipes of Bridge", "A command has no config; leave it out.")
         _size("--threshold", self.threshold_bytes, 1)
         _within("--budget", self.budget, 0, MAX_PROBES)
         _within("--grid", self.grid, 0, MAX_PROBES)

@@ -14,6 +14,7 @@ from oombisect.search.options import Options
 from oombisect.session.bisection import Bisection
 from oombisect.session.commit_line import CommitLine, CommitTargets
 from oombisect.session.events import SKIP
+from oombisect.session.frozen import freeze_config
 from oombisect.session.measuring import CannotProbe, Measurer, Watcher
 from oombisect.session.opening import Workshop, open_places, open_workshop, targets_of
 from oombisect.session.package_descent import PackageDescent
@@ -76,6 +77,10 @@ def bisect_range(
                     store.append_event(session, SKIP, {"points": list(skip)})
         on_session(session)
         with interrupted_unless_finished(store, session):
+            if request.freeze_config and isinstance(make, CommitTargets):
+                end = axis.points[0 if request.freeze_config == "good" else -1].key
+                request = replace(request, probe=replace(request.probe, config_of=end))
+                freeze_config(store, session, workshop, make, end)
             watcher.say(f"session {session}: {len(axis.points)} points, {len(set(axis.groups()))} of them different")
             measurer = Measurer(store, session, workshop.prober, watcher, places)
             options = search_options(request, workshop.device.simulated)
@@ -113,7 +118,11 @@ def search_options(request: BisectRequest, simulated: bool) -> Options:
 
 def _altered(request: BisectRequest) -> list[str]:
     """What was not as the commits themselves have it, a sentence each."""
-    return [f"every commit was probed with the hotfix {hotfix.name} on top" for hotfix in request.probe.hotfixes]
+    found = [f"every commit was probed with the hotfix {hotfix.name} on top" for hotfix in request.probe.hotfixes]
+    if request.probe.config_of:
+        which = f"the {request.freeze_config} end {request.probe.config_of[:10]}"
+        found.append(f"every commit ran with the config of {which}: what recipes changed is in no step")
+    return found
 
 
 def _require_hotfixes(line: CommitLine) -> None:

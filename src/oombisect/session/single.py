@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from oombisect.history.records import SessionSpec
 from oombisect.memory.ranks import RankFindings
 from oombisect.readings import Outcome, Reading
 from oombisect.session.commit_line import CommitTargets
+from oombisect.session.frozen import freeze_config
 from oombisect.session.measuring import Measurer, Watcher
 from oombisect.session.opening import open_workshop, targets_of
 from oombisect.session.point_class import why_it_does_not_fit
@@ -72,10 +73,12 @@ def probe_commit(
     command: tuple[str, ...],
     fresh: bool = False,
     megatron: str | None = None,
+    config_of: str | None = None,
 ) -> Probed:
     """Measure one commit and, if it does not fit, say why.
 
-    `megatron`: a commit of Megatron-LM to lay out in the place of the one it pins.
+    `megatron`: a commit of Megatron-LM to lay out in the place of the one it pins; `config_of`: the commit whose config
+    it runs with.
 
     Raises:
         OombisectError: no such revision, no repository, no device.
@@ -89,6 +92,11 @@ def probe_commit(
             if not isinstance(targets, CommitTargets):
                 raise OombisectError("--megatron-commit goes with a recipe of Bridge", "Leave it out.")
             megatron = workshop.repository.resolve_megatron(sha, megatron)
+        if config_of is not None:
+            if not isinstance(targets, CommitTargets):
+                raise OombisectError("--freeze-config goes with a recipe of Bridge", "Leave it out.")
+            config_of = workshop.repository.resolve(config_of)
+            request = replace(request, config_of=config_of)
         session = store.create_session(
             SessionSpec(
                 kind="probe",
@@ -103,6 +111,8 @@ def probe_commit(
             )
         ).id
         with interrupted_unless_finished(store, session):
+            if config_of is not None and isinstance(targets, CommitTargets):
+                freeze_config(store, session, workshop, targets, config_of)
             commit = workshop.repository.commit(sha)
             trees = workshop.repository.relevant_trees(sha, megatron)
             if isinstance(targets, CommitTargets):
