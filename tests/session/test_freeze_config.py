@@ -44,6 +44,9 @@ def test_with_a_frozen_config_only_code_is_named(world: World) -> None:
         told = f"every commit ran with the config of the {name} end {world.shas[end][:10]}"
         assert any(note.startswith(told) for note in report.verdict.notes)
         assert report.workload["config_of"] == world.shas[end]
+        with world.store() as store:
+            asked = store.session(report.session).spec.arguments["probe"]
+        assert asked["config_of"] == world.shas[end], "what is compared with sessions alike must know of it"
 
 
 def test_the_command_that_reproduces_it_measures_the_same(world: World) -> None:

@@ -65,6 +65,9 @@ def bisect_range(
         for note in (note_on_range, *axis.notes, workshop.repository.note_on_checkout()):
             if note:
                 watcher.say(note)
+        if request.freeze_config:
+            end = axis.points[0 if request.freeze_config == "good" else -1].key
+            request = replace(request, probe=replace(request.probe, config_of=end))
         make = targets_of(workshop, request.probe, cache)
         line = CommitLine(axis, make)
         _require_hotfixes(line)
@@ -77,10 +80,8 @@ def bisect_range(
                     store.append_event(session, SKIP, {"points": list(skip)})
         on_session(session)
         with interrupted_unless_finished(store, session):
-            if request.freeze_config and isinstance(make, CommitTargets):
-                end = axis.points[0 if request.freeze_config == "good" else -1].key
-                request = replace(request, probe=replace(request.probe, config_of=end))
-                freeze_config(store, session, workshop, make, end)
+            if request.probe.config_of and isinstance(make, CommitTargets):
+                freeze_config(store, session, workshop, make, request.probe.config_of)
             watcher.say(f"session {session}: {len(axis.points)} points, {len(set(axis.groups()))} of them different")
             measurer = Measurer(store, session, workshop.prober, watcher, places)
             options = search_options(request, workshop.device.simulated)

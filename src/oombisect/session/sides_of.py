@@ -19,6 +19,7 @@ from oombisect.repo.line_map import bridge_of
 from oombisect.repo.mirror import Say
 from oombisect.repo.whole import open_whole
 from oombisect.session.comparing import Comparison, SessionStep, compare
+from oombisect.session.request import ProbeRequest
 from oombisect.session.snapshots_of import Located, database_for, names_probe, resolve_snapshot, snapshot_of_probe
 from oombisect.session.verdict import Report, StepVerdict
 
@@ -239,7 +240,9 @@ def _plain_probes(store: Store, session: StoredSession, point: str) -> Iterator[
 
 def _alike(other: StoredSession, session: StoredSession) -> bool:
     """Whether probes of another session may stand for this one's: all but the range, the search and the limit agree."""
-    asked, wanted = (dict(s.spec.arguments.get("probe", {})) | {"limit_bytes": None} for s in (other, session))
+    asked, wanted = (
+        replace(ProbeRequest.from_json(s.spec.arguments.get("probe", {})), limit_bytes=None) for s in (other, session)
+    )
     return other.id != session.id and other.spec.device == session.spec.device and asked == wanted
 
 
