@@ -94,7 +94,8 @@ def test_a_block_of_a_growing_segment_is_always_cut() -> None:
 def test_a_block_above_the_split_limit_is_never_cut() -> None:
     memory, requests = device([("segment_alloc", 0, 64 * MIB), ("alloc", 0, 50 * MIB)])
     assert live_at_peak(memory, requests).peak == 50 * MIB
-    assert live_at_peak(memory, requests, max_split_size=32 * MIB).peak == 64 * MIB
+    sizes = block_sizes(memory.trace, requests, max_split_size=32 * MIB)
+    assert live_at_peak(memory, requests, sizes).peak == 64 * MIB
 
 
 def test_an_address_means_the_segment_that_is_there_now() -> None:

@@ -18,6 +18,7 @@ from oombisect.cli import (
     releases,
     replay,
     replay_log,
+    report,
     resume,
     run,
     sessions,
@@ -49,6 +50,7 @@ app.command("log", short_help="Print what a session asked and was told.")(log.lo
 app.command("replay-log", short_help="Run a logged session again.")(replay_log.replay_log)
 app.command("sessions", short_help="List what was run.")(sessions.sessions)
 app.command("show", short_help="Show a session's verdict and its probes.")(show.show)
+app.command("report", short_help="A session as a page, as Markdown or as JSON.")(report.report)
 app.command("compare", short_help="Which allocations make up a difference of two peaks.")(compare.compare)
 app.command("replay", short_help="Would a recorded run fit, and with which settings?")(replay.replay)
 app.command("explain", short_help="What the out-of-memory errors of a log prove.")(explain.explain)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ class Definitions:
         self._found = found
 
     @classmethod
+    @functools.lru_cache(maxsize=1024)  # both sides of a comparison have mostly the same files
     def of(cls, source: str) -> Definitions:
         """Those of a source text; none if it is no Python (of the version that runs this)."""
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -68,21 +68,14 @@ class LiveSet:
     missing: int = 0
 
 
-def live_at_peak(
-    memory: DeviceMemory,
-    requests: Requests,
-    *,
-    rounding: Callable[[int], int] = rounded,
-    max_split_size: int = NEVER,
-) -> LiveSet:
+def live_at_peak(memory: DeviceMemory, requests: Requests, sizes: Sequence[int] | None = None) -> LiveSet:
     """The blocks that are allocated when most is.
 
     Args:
         requests: those of `memory`.
-        rounding: what the allocator makes of a request, bytes to bytes.
-        max_split_size: blocks of this size and above are never cut.
+        sizes: of each block of `requests`; None: `block_sizes` under the allocator's usual settings.
     """
-    sizes = block_sizes(memory.trace, requests, rounding, max_split_size)
+    sizes = block_sizes(memory.trace, requests) if sizes is None else sizes
     known = [b for segment in requests.initial for b in segment.blocks if b.block >= 0]
     at_first = {b.block for b in known if not b.pending}
     first = len(known)
@@ -118,7 +111,12 @@ def live_at_peak(
 def block_sizes(
     trace: Trace, requests: Requests, rounding: Callable[[int], int] = rounded, max_split_size: int = NEVER
 ) -> array[int]:
-    """The size of every block of `requests` as the allocator counts it, bytes."""
+    """The size of every block of `requests` as the allocator counts it, bytes.
+
+    Args:
+        rounding: what the allocator makes of a request, bytes to bytes.
+        max_split_size: blocks of this size and above are never cut.
+    """
     sizes = array("Q", bytes(8 * len(requests.sizes)))
     segments = _Segments()
     for segment in requests.initial:

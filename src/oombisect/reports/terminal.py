@@ -124,7 +124,8 @@ def _largest(step: StepVerdict) -> tuple[str, int]:
     return ("allocated", allocated) if abs(allocated) * 2 >= abs(size) else (name, size)
 
 
-def _metric_words(step: StepVerdict) -> tuple[str, str]:
+def metric_words(step: StepVerdict) -> tuple[str, str]:
+    """The metric that moved most, and what it is called."""
     name, _ = _largest(step)
     return name, _METRICS[name]
 
@@ -159,9 +160,9 @@ def render(report: Report, console: Console) -> None:
             line(f"  followed: {_followed(step, alone, label)}")
         for text in evidence_lines(step, label, across):
             line(f"  {text}")
-        for text in package_lines(step, *_metric_words(step), label):
+        for text in package_lines(step, *metric_words(step), label):
             line(f"  {text}")
-        for text in descent_lines(step, *_metric_words(step), label):
+        for text in descent_lines(step, *metric_words(step), label):
             line(f"  {text}")
         for inside in step.inside:
             line(f"\n  Megatron-LM {short(inside.point)} {inside.subject}", _STYLE.get(inside.kind, ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,10 +16,12 @@ from oombisect.memory.allocator.settings import Settings, SettingsError
 from oombisect.memory.definitions import Definition, Definitions
 from oombisect.memory.difference import Entry, Held, Total, by_name, by_phase, difference
 from oombisect.memory.line_map import CodeDiff, Edit, Hunk
-from oombisect.memory.live_sets import NEVER, LiveSet, Phases, live_at_peak
+from oombisect.memory.live_sets import NEVER, LiveSet, Phases, block_sizes, live_at_peak
+from oombisect.memory.requests import Requests
 from oombisect.memory.snapshots import SnapshotError, load, requests_of
 from oombisect.memory.stacks import MACHINE_CODE, PACKAGE, Place, Places, Site, Sites, backward_node, keys, sites
-from oombisect.memory.trace import Snapshot, Stack
+from oombisect.memory.timeline import Timeline, timeline
+from oombisect.memory.trace import Snapshot, Stack, Trace
 from oombisect.readings import Outcome
 from oombisect.recipes.config_diff import Change, diff
 from oombisect.repo.bridge import BridgeRepository
@@ -79,7 +82,8 @@ class ShownEntry:
 class Side:
     """One run: its snapshot read, its live set, its sources where they are at hand.
 
-    `device` is the one that is compared, `others` those that the snapshot tells of besides.
+    `device` is the one that is compared, `others` those that the snapshot tells of besides. `trace` are its events,
+    `requests` what they ask for, `sizes` that of each block.
     """
 
     located: Located
@@ -91,6 +95,9 @@ class Side:
     settings: Mapping[str, object] = field(default_factory=dict)
     device: int = 0
     others: tuple[int, ...] = ()
+    trace: Trace = field(default_factory=Trace)
+    requests: Requests = field(default_factory=Requests)
+    sizes: Sequence[int] = ()
     _definitions: dict[Place, Definitions] = field(default_factory=dict)
 
     @property
@@ -109,6 +116,11 @@ class Side:
         """A virtual device measured it; of a bare file that is not known, and not said."""
         reading = self.located.reading
         return reading is not None and reading.simulated
+
+    def timeline(self) -> Timeline:
+        """How much is allocated and reserved over the run."""
+        rank = self.located.rank_reading
+        return timeline(self.trace, self.requests, self.sizes, phases=rank.phases if rank and self.phases else None)
 
     def text(self, place: Place) -> str | None:
         """The source of a file at this side's commit; None where it is not at hand."""
@@ -287,16 +299,11 @@ def _open(located: Located, imported: Sequence[str], device: int | None) -> Side
         )
     memory = max(chosen, key=lambda memory: len(memory.trace), default=None)
     divisions, max_split = _settings(snapshot)
-    live = (
-        None
-        if memory is None
-        else live_at_peak(
-            memory,
-            requests_of(memory, snapshot, failed=False),
-            rounding=lambda size: round_up(size, divisions),
-            max_split_size=max_split,
-        )
-    )
+    requests, sizes, live = Requests(), array("Q"), None
+    if memory is not None:
+        requests = requests_of(memory, snapshot, failed=False)
+        sizes = block_sizes(memory.trace, requests, lambda size: round_up(size, divisions), max_split)
+        live = live_at_peak(memory, requests, sizes)
     if memory is None or live is None or not live.blocks:
         raise OombisectError(
             f"{located.path} holds no allocations",
@@ -314,6 +321,9 @@ def _open(located: Located, imported: Sequence[str], device: int | None) -> Side
         settings=snapshot.settings,
         device=memory.device,
         others=tuple(other.device for other in told if other is not memory),
+        trace=memory.trace,
+        requests=requests,
+        sizes=sizes,
     )
 
 
