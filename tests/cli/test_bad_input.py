@@ -40,7 +40,7 @@ class Ground:
         return f"{self.shas[0]}..{self.shas[-1]}"
 
     def run(
-        self, *arguments: str, code: str = _TOY_CLI, cwd: Path | None = None, **env: str
+        self, *arguments: str, code: str = _TOY_CLI, cwd: Path | None = None, stdin: str | None = None, **env: str
     ) -> subprocess.CompletedProcess[str]:
         environment = dict(os.environ, PYTHONPATH=str(Path(__file__).parents[2]), **env)
         environment.setdefault("XDG_CACHE_HOME", str(self.folder / "cache"))
@@ -48,6 +48,7 @@ class Ground:
         return subprocess.run(
             [sys.executable, "-c", code, *arguments],
             env=environment, cwd=cwd or self.folder, capture_output=True, text=True, timeout=120, check=False,
+            input=stdin,
         )  # fmt: skip
 
     def bisect(self, range_: str | None = None, *options: str, **more: str) -> subprocess.CompletedProcess[str]:

@@ -23,7 +23,8 @@ def ground(tmp_path: Path) -> Ground:
 
 
 def test_skip_resume_undo_and_replay(ground: Ground) -> None:
-    done = ground.run("skip", "HEAD~1", "--json")
+    toy.git(ground.repo, "tag", "2026.1", "HEAD~1")
+    done = ground.run("skip", "2026.1", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["skipped"], told["reopened"]) == ([ground.shas[2]], True)
@@ -45,6 +46,16 @@ def test_skip_resume_undo_and_replay(ground: Ground) -> None:
     assert len(ground.calls.read_text().splitlines()) == probes, "what the database has was probed again"
 
     refused(ground.run("replay-log", "log.txt", "--db", str(ground.folder / "other.db")), 2, "--trust")
+    piped = ground.run("replay-log", "-", "--check", stdin=(ground.folder / "log.txt").read_text())
+    assert piped.returncode == 0 and f"without {ground.shas[2]}" in piped.stdout, piped.stderr
+    ground.run("undo", document["session"])
+    ground.repo.rename(ground.folder / "elsewhere")
+    ground.repo.mkdir()
+    toy.history(ground.repo, [mib(1)])
+    refused(ground.run("replay-log", "log.txt"), 2, ground.shas[0][:9])
+    refused(ground.run("skip", document["session"], "2026.1"), 2, "2026.1")
+    wrong = ground.run("replay-log", "-", "--json", stdin="no log")
+    assert wrong.returncode == json.loads(wrong.stdout)["exit"] == 2 and "first line" in wrong.stderr
     undone = ground.run("undo", told["session"])
     assert undone.returncode == 0 and f"oombisect resume {told['session']}" in undone.stdout
     refused(ground.run("undo", told["session"], "99"), 2, "not 99")

@@ -11,7 +11,7 @@ from oombisect.cli.options import Database, Json
 
 
 def replay_log(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `oombisect log` wrote.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `oombisect log` wrote; - is standard input.")],
     check: Annotated[bool, typer.Option("--check", help="Only read it and say what would be run.")] = False,
     trust: Annotated[
         bool,

@@ -186,16 +186,17 @@ class Bisection:
         return begun, []
 
     def _skipped(self, groups: Sequence[str]) -> frozenset[int]:
+        """The points that are not to be probed; an end must be, and with it what is the same measurement."""
         keys = skipped(self.store.events(self.session))
-        skip = frozenset(index for index, target in enumerate(self.line.targets) if target.key in keys)
-        for name, end in (("good", groups[0]), ("bad", groups[-1])):
-            wrong = next((index for index in sorted(skip) if groups[index] == end), None)
-            if wrong is not None:
-                raise OombisectError(
-                    f"{self.line.targets[wrong].key[:10]} is skipped, and is the same measurement as the {name} end",
-                    f"Take the skip back: `oombisect undo {self.session}`.",
-                )
-        return skip
+        asked = [index for index, target in enumerate(self.line.targets) if target.key in keys]
+        for index in asked:
+            for name, end in (("good", groups[0]), ("bad", groups[-1])):
+                if groups[index] == end:
+                    self.measurer.watcher.say(
+                        f"{self.line.targets[index].key[:10]} is the same measurement as the {name} end, which must be "
+                        "made: skipping it changes nothing"
+                    )
+        return frozenset(index for index in asked if groups[index] not in (groups[0], groups[-1]))
 
     def _record(self, kind: str, payload: Mapping[str, Any]) -> None:
         self.store.append_event(self.session, kind, {**payload, **({"scope": self.scope} if self.scope else {})})

@@ -5,19 +5,17 @@ Nothing is deleted: a correction is an event, and the search is told what stands
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.history.records import Event, SessionState, StoredSession
 from oombisect.session.events import OBSERVATION, SKIP, START, UNDO, skipped, standing
+from oombisect.session.point_names import PointNames, Resolve
 
 if TYPE_CHECKING:
     from oombisect.history.store import Store
-
-_SHORTEST = 4
-Resolve = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +50,9 @@ def skip(store: Store, session: StoredSession, names: Sequence[str], resolve: Re
     _require_search(session)
     with store.transaction():
         events = store.events(session.id)
-        points = _Points(events)
-        wanted = tuple(dict.fromkeys(key for name in names for key in points.named(name, resolve)))
-        new = [key for key in wanted if key not in skipped(events)]
+        points, already = PointNames(_searches(store, session, events)), skipped(events)
+        wanted = dict.fromkeys(key for name in names for key in points.named(name, resolve))
+        new = [key for key in wanted if key not in already]
         if not new:
             raise OombisectError(
                 f"Session {session.id} skips that already", f"Go on with it: `oombisect resume {session.id}`."
@@ -100,43 +98,11 @@ def _require_search(session: StoredSession) -> None:
         )
 
 
-class _Points:
-    """The points of a session's searches, as these recorded them."""
-
-    def __init__(self, events: Sequence[Event]) -> None:
-        starts = [list(event.payload.get("points", ())) for event in events if event.kind == START]
-        self._keys = list(dict.fromkeys(key for points in starts for key in points))
-        self._ends = {end for points in starts if points for end in (points[0], points[-1])}
-
-    def named(self, name: str, resolve: Resolve) -> list[str]:
-        """The keys of one point: a commit of Megatron-LM has one in each roll that it lies in.
-
-        Raises:
-            OombisectError: no point of the session, more than one, an end.
-        """
-        if not self._keys:
-            raise OombisectError("The session has not begun its search: its points are not known", "Resume it first.")
-        found = self._of(name) or self._of(resolve(name))
-        if not found:
-            raise OombisectError(
-                f"{name!r} is no point of the session", "`oombisect log --json` lists them under `points`."
-            )
-        if len({_own(key) for key in found}) > 1:
-            some = ", ".join(found[:4])
-            raise OombisectError(f"{name!r} begins {len(found)} points: {some}", "Write more of it.")
-        if end := next((key for key in found if key in self._ends), None):
-            raise OombisectError(
-                f"{end} is an end of a range, which must be measured", "Start another session with another end."
-            )
-        return found
-
-    def _of(self, name: str) -> list[str]:
-        exact = [key for key in self._keys if name in (key, _own(key))]
-        if exact or len(name) < _SHORTEST:
-            return exact
-        return [key for key in self._keys if _own(key).startswith(name)]
-
-
-def _own(key: str) -> str:
-    """A point's own part of its key: `bridge+megatron` is a commit of Megatron-LM; packages have `==` in theirs."""
-    return key if "==" in key else key.rpartition("+")[2]
+def _searches(store: Store, session: StoredSession, events: Sequence[Event]) -> list[list[str]]:
+    """The points of each of a session's searches; one of before they were recorded has those that it probed."""
+    told = [list(event.payload["points"]) for event in events if event.kind == START and "points" in event.payload]
+    if told or not any(event.kind == START for event in events):
+        return told
+    probed = [probe.spec.point for probe in store.probes(session.id) if probe.spec.request == "measure"]
+    between = [key for key in dict.fromkeys(probed) if key not in (session.spec.good, session.spec.bad)]
+    return [[session.spec.good, *between, session.spec.bad]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+import sys
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from oombisect.printable import printable, quoted
 from oombisect.readings import Outcome
 from oombisect.session.config_request import ConfigRequest
 from oombisect.session.events import SKIP, START, UNDO, undone
+from oombisect.session.point_names import PointNames
 from oombisect.session.releases_request import ReleasesRequest
 from oombisect.session.request import BisectRequest
 from oombisect.units import format_bytes
@@ -151,7 +153,8 @@ def _words(entry: Mapping[str, Any]) -> str:
         case "session":
             return f"session {entry['session']}: {shlex.join(entry['command'])}"
         case "start":
-            return f"search{_inside(entry)} over {len(entry['points'])} points, {entry['known']} of them known"
+            over = f" over {len(entry['points'])} points" if entry["points"] else ""
+            return f"search{_inside(entry)}{over}, {entry['known']} readings known"
         case "answer":
             return f"{entry['request']} {entry['point'] or entry['index']}{_inside(entry)}: {_told(entry)}{taken_back}"
         case "skip":
@@ -187,24 +190,29 @@ def _told(entry: Mapping[str, Any]) -> str:
 
 
 def read(path: Path) -> Logged:
-    """The session that a log tells of.
+    """The session that a log tells of; `-` is standard input.
 
     Raises:
         OombisectError: no such file, no log of ours, or one that says what no session can be.
     """
     try:
-        if kind := irregular(path):
-            raise OombisectError(f"{path} is {kind}, not a log", "Name what `oombisect log` wrote.")
-        if path.stat().st_size > _MOST_BYTES:
-            raise _bad(f"{path} is larger than {format_bytes(_MOST_BYTES)}")
-        text = path.read_text(encoding="utf-8")
+        if str(path) == "-":
+            data = sys.stdin.buffer.read(_MOST_BYTES + 1)
+        else:
+            if (kind := irregular(path)) and kind != "a pipe":
+                raise OombisectError(f"{path} is {kind}, not a log", "Name what `oombisect log` wrote.")
+            with path.open("rb") as stream:
+                data = stream.read(_MOST_BYTES + 1)
     except OSError as error:
         raise OombisectError(
             f"{path} cannot be read: {error.strerror or error}", "Name a log.", ExitCode.INFRASTRUCTURE
         ) from error
+    if len(data) > _MOST_BYTES:
+        raise _bad(f"it is larger than {format_bytes(_MOST_BYTES)}")
+    try:
+        return parse(data.decode())
     except UnicodeDecodeError as error:
-        raise _bad(f"{path} is not UTF-8") from error
-    return parse(text)
+        raise _bad("it is not UTF-8") from error
 
 
 def parse(text: str) -> Logged:
@@ -221,8 +229,17 @@ def parse(text: str) -> Logged:
         raise _bad(f"a session of kind {quoted(kind)} cannot be begun again")
     gone = {seq for word, rest in log if word == UNDO for seq in _checked(rest, "events", int)}
     skips = [_checked(rest, "points", str) for word, rest in log if word == SKIP and rest.get("seq") not in gone]
-    skipped = tuple(dict.fromkeys(key for keys in skips for key in keys))
+    searches = [_checked(rest, "points", str) for word, rest in log if word == START]
+    skipped = _skipped([name for names in skips for name in names], searches)
     return Logged(kind, arguments, _request(kind, arguments), skipped, tuple(typing.cast(list[str], command)))
+
+
+def _skipped(names: Sequence[str], searches: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """The keys of the points that are skipped; a person may have written a beginning of one into the log."""
+    if not any(searches):  # it was logged before it began, or by a version that kept no points
+        return tuple(dict.fromkeys(names))
+    points = PointNames(searches)
+    return tuple(dict.fromkeys(key for name in names for key in points.named(name)))
 
 
 def _bad(why: str) -> OombisectError:
