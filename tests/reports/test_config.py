@@ -80,3 +80,11 @@ def test_an_interaction_is_told_with_its_sign() -> None:
 def test_names_and_reasons_cannot_write_to_the_terminal() -> None:
     lines = told(rejected=[{"point": "model.a", "reason": "\x1b[31mred\nnext"}])
     assert all("\x1b" not in line and "\n" not in line for line in lines)
+
+
+def test_keys_that_do_something_on_the_bad_side_only_are_named() -> None:
+    late = effect(point="logger.b", chain_bytes=sizes(0), own_bytes=sizes(GIB), interacts=True)
+    *_, line = told(quiet_keys="moved", effects=[effect(), late])
+    assert line == "keys that did nothing in their turn do something beside others: logger.b"
+    *_, line = told(quiet_keys="moved")  # they move memory there, and no single one was found to
+    assert line == "keys that did nothing in their turn do something beside others"

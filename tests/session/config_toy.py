@@ -98,7 +98,8 @@ for one, other in truth["needs"]:
 size = truth["base"] + sum(added for key, added in truth["adds"].items() if is_set(key))
 size += sum(added for one, other, added in truth["together"] if is_set(one) and is_set(other))
 phase = dict(
-    allocated_peak=size, allocated_end=size, requested_peak=size, reserved_peak=size + (100 << 20), reserved_end=size)
+    allocated_peak=size, allocated_end=size, requested_peak=size, reserved_peak=size + (100 << 20), reserved_end=size,
+    allocations=sum(added for key, added in truth["allocates"].items() if is_set(key)))
 outcome, oom = "exact", None
 if job["limit_bytes"] and size + (500 << 20) > job["limit_bytes"]:
     outcome = "censored"
@@ -112,8 +113,9 @@ write(dict(common, outcome=outcome, reason=None, world_size=1, suggested_ranks=[
 class Truth:
     """What a config is and costs. A key with its value is `model.a=2` or `env:NAME=1`.
 
-    `config` is the recipe's own; `adds` are bytes; `together` pairs and bytes; `needs`: the first is rejected without
-    the second; `settled` is what a probe sets itself; `fixed` are paths that no config laid over the recipe's changes.
+    `config` is the recipe's own; `adds` are bytes; `allocates` are allocations; `together` pairs and bytes; `needs`:
+    the first is rejected without the second; `settled` is what a probe sets itself; `fixed` are paths that no config
+    laid over the recipe's changes.
     """
 
     config: Mapping[str, Any]
@@ -122,6 +124,7 @@ class Truth:
     needs: list[tuple[str, str]] = field(default_factory=list)
     settled: Mapping[str, Any] = field(default_factory=dict)
     fixed: list[str] = field(default_factory=list)
+    allocates: Mapping[str, int] = field(default_factory=dict)
     base: int = 8000 * MIB
     sleep: float = 0.0
 

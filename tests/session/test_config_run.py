@@ -138,6 +138,20 @@ def test_a_key_that_adds_nothing_but_beside_another_is_found(world: ConfigWorld)
     assert pair["bytes"]["allocated"] == 2100 * MIB
 
 
+def test_a_key_that_only_allocates_more_often_does_nothing(world: ConfigWorld) -> None:
+    """Another number of allocations may hide what cancels, so it is looked into; by itself it is no memory."""
+    truth = Truth(
+        CONFIG,
+        adds={"model.hidden=65": 700 * MIB, "logger.every=5": MIB // 5},
+        allocates={"optimizer.lr=0.2": 7},
+    )
+    report = world.diff(truth, GOOD, bad("model.hidden=65", "logger.every=5", "optimizer.lr=0.2"))
+    assert named(report) == {"model.hidden": 700 * MIB}
+    config = told(report)
+    assert config["quiet_keys"] == "yes"
+    assert [effect["point"] for effect in config["effects"]] == ["model.hidden"]  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("keys", [("train.a_mode", "train.a_size"), ("train.a_mode", "model.hidden")])
 def test_a_key_that_cannot_be_taken_back_alone_is_taken_back_with_its_partner(
     world: ConfigWorld, keys: tuple[str, str]

@@ -11,7 +11,7 @@ from oombisect.units import format_bytes, format_delta
 
 _GOALS = {"fits": "it fits again", "growth-gone": "its growth is gone"}
 _QUIET = {
-    "moved": "keys that did nothing in their turn do something beside others (listed with 0 B in the chain)",
+    "moved": "keys that did nothing in their turn do something beside others",
     "rejected": "whether the other keys do anything on the bad side is not known: that state is rejected",
 }
 _METRICS = {"allocated": "peak allocated", "reserved": "peak reserved", "external": "outside PyTorch"}
@@ -89,7 +89,8 @@ def _keys(config: Mapping[str, Any]) -> list[str]:
     for found in config["rejected"]:
         told.append(printable(f"rejected: {found['point']}: {found['reason']}")[:300])
     if config["quiet_keys"] in _QUIET:
-        told.append(_QUIET[config["quiet_keys"]])
+        late = [effect["point"] for effect in config["effects"] if not any(effect["chain_bytes"].values())]
+        told.append(printable(_QUIET[config["quiet_keys"]] + (f": {', '.join(late)}" if late else "")))
     return told
 
 

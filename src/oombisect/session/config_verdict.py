@@ -110,19 +110,21 @@ def look_at_bad_side(bad_side: BadSide, conclusion: Conclusion, survey: Survey, 
     bad_side.quiet = tuple(group for group in chain.groups if group.name not in steps)
     bad = bad_side.end(chain.count - 1)
     without: dict[Names, Observation] = {NONE: bad}
-    answer = "yes"
+    answer, differs = "yes", False
     if bad_side.quiet:
         answer, before = "not-tried", bad_side.without(bad_side.quiet) if isinstance(bad, Exact) else None
         if isinstance(before, Unresolved | Conflict):
             answer = "rejected"
         elif isinstance(before, Exact) and isinstance(bad, Exact):
-            answer = "yes" if survey.agree(before, bad) else "moved"
-    if answer == "moved":
+            answer, differs = "yes", not survey.agree(before, bad)
+            if Delta.between(before.metrics, bad.metrics).size > conclusion.epsilon:
+                answer = "moved"
+    if differs:
         late_chain, found = late(bad_side.quiet)
         for step in found.steps:
             if step.blurred_with is None:
                 group = late_chain.groups[step.index - 1]
-                groups[group.name], steps[group.name] = group, Delta()
+                groups[group.name], steps[group.name], answer = group, Delta(), "moved"
                 bad_side.quiet = tuple(other for other in bad_side.quiet if not other.names & group.names)
     good = bad_side.end(0)
     while True:
