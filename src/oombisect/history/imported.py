@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,6 +14,7 @@ from oombisect.history.signature import canonical_json, finite, json_hash
 from oombisect.history.sqlite import Database, Table
 
 ImportKind = Literal["goldens", "snapshot", "tensorboard", "log", "wandb", "csv"]
+_KIND = "imported"
 _SIZES = ("peak_allocated", "peak_reserved", "peak_device", "external")
 
 
@@ -99,9 +101,25 @@ def add_import(db: Database, spec: ImportSpec, readings: Sequence[ImportedReadin
     return len(new)
 
 
+def imported_from(db: Database, kind: ImportKind) -> dict[str, tuple[str, str, dict[str, Any]]]:
+    """By origin, the recipe, device and settings of the readings of that kind."""
+    rows = db.query(
+        "SELECT origin, recipe, device, settings FROM imports "
+        "JOIN imported_readings ON imported_readings.import = imports.id "
+        "JOIN workloads ON workloads.id = imported_readings.workload WHERE imports.kind = ?",
+        [kind],
+    )
+    found = {}
+    for row in rows:
+        settings = json.loads(row["settings"])
+        del settings[_KIND]
+        found[row["origin"]] = (row["recipe"], row["device"], settings)
+    return found
+
+
 def _settings(kind: str, reading: ImportedReading) -> dict[str, Any]:
     """The settings of its workload: no probe's have the key."""
-    return {**reading.settings, "imported": kind}
+    return {**reading.settings, _KIND: kind}
 
 
 def _identity(kind: str, reading: ImportedReading) -> str:

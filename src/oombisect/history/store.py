@@ -21,7 +21,7 @@ from oombisect.errors import OombisectError
 from oombisect.history import locks, rows
 from oombisect.history.connection import Connection
 from oombisect.history.faults import explain, make_folder
-from oombisect.history.imported import ImportedReading, ImportSpec, add_import
+from oombisect.history.imported import ImportedReading, ImportKind, ImportSpec, add_import, imported_from
 from oombisect.history.records import (
     Event,
     ProbeSpec,
@@ -440,6 +440,11 @@ class Store:
         """Record what a source tells, all of it or nothing; how many of the readings were not there yet."""
         with self._connection.transaction() as db:
             return add_import(db, spec, readings, self._now())
+
+    def imported_from(self, kind: ImportKind) -> dict[str, tuple[str, str, dict[str, Any]]]:
+        """By origin, the recipe, device and settings that readings of that kind were imported under."""
+        with self._connection.reading() as db:
+            return imported_from(db, kind)
 
     # Artifacts
 
