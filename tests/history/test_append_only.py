@@ -42,7 +42,7 @@ def tampering(store: Store, session: str, database: Path) -> sqlite3.Connection:
 
 def tables(db: sqlite3.Connection) -> list[str]:
     names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
-    assert DERIVED < set(names)
+    assert set(names) > DERIVED
     return [name for name in names if name not in DERIVED | {"schema_migrations"}]
 
 

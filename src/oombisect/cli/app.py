@@ -12,9 +12,11 @@ from oombisect.cli import (
     config,
     demo,
     explain,
+    history,
     import_,
     log,
     probe,
+    query,
     releases,
     replay,
     replay_log,
@@ -24,6 +26,7 @@ from oombisect.cli import (
     sessions,
     show,
     skip,
+    sql,
     undo,
 )
 from oombisect.cli.command_options import CommandAfterDashes
@@ -51,6 +54,9 @@ app.command("replay-log", short_help="Run a logged session again.")(replay_log.r
 app.command("sessions", short_help="List what was run.")(sessions.sessions)
 app.command("show", short_help="Show a session's verdict and its probes.")(show.show)
 app.command("report", short_help="A session as a page, as Markdown or as JSON.")(report.report)
+app.command("history", short_help="Memory over commits, with its steps and creep.")(history.history)
+app.command("query", short_help="Answer a canned question about all that was measured.")(query.query)
+app.command("sql", short_help="Answer SQL; nothing can be changed by it.")(sql.sql)
 app.command("compare", short_help="Which allocations make up a difference of two peaks.")(compare.compare)
 app.command("replay", short_help="Would a recorded run fit, and with which settings?")(replay.replay)
 app.command("explain", short_help="What the out-of-memory errors of a log prove.")(explain.explain)
