@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from probe_support import deep_ep_stand_in, environment, hf_configs, moe, te_functions, te_stand_in  # noqa: E402
+from probe_support.command import megatron_lm  # noqa: E402
 
 MODEL_CONFIGS = Path(__file__).resolve().parents[2] / "probes" / "model_configs"
 
@@ -92,6 +93,26 @@ def test_attention_that_tells_its_largest_logits_keeps_one_more_tensor(
     out, *kept, rng_state = forward(64, 64, True, 1.0, kind, cu_seqlens, cu_seqlens, q, q, q, None, 16, *switches)
     assert out.shape == q.shape and rng_state.dtype is torch.int64
     assert [tuple(one.shape) for one in kept] == [shapes] * statistics
+
+
+def test_ranks_that_are_not_there_agree_with_this_one() -> None:
+    """Megatron-LM's test mode asserts that weights are those of other ranks; what is compared is still made."""
+    compared = list[bool]()
+
+    class SelfAttention:
+        def run_realtime_tests(self) -> None:
+            same = torch.zeros(2) == torch.ones(2)
+            compared.append(bool(same.any()))
+            assert torch.all(same), "Discrepancy between q_w in DP ranks 0 and 1"
+
+    module: Any = types.SimpleNamespace(SelfAttention=SelfAttention)
+    megatron_lm._replicas_agree(module)
+    module.SelfAttention().run_realtime_tests()
+    assert compared == [False]
+    assert not torch.all(torch.zeros(2) == torch.ones(2))
+    older: Any = types.SimpleNamespace(SelfAttention=type("SelfAttention", (), {}))
+    megatron_lm._replicas_agree(older)
+    assert not hasattr(older.SelfAttention, "run_realtime_tests")
 
 
 @pytest.mark.parametrize("path", sorted(MODEL_CONFIGS.glob("*.json")), ids=lambda path: path.stem)
