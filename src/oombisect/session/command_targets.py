@@ -86,7 +86,7 @@ class CommandTargets:
         try:
             laid = self.repository.materialise(commit, slot)
         except MissingCommit as error:
-            raise CannotProbe(error.cause) from error
+            raise CannotProbe(f"{error.cause}. {error.way_out}") from error
         if self.build is not None:
             failure = self.build.run(laid.root, slot.path.with_name(f"{slot.path.name}.build-log.txt"))
             if failure is not None:

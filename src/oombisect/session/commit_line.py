@@ -94,7 +94,7 @@ class CommitTargets:
         try:
             laid = self.repository.materialise(self.hotfixes.on(sha), slot, megatron)
         except MissingCommit as error:
-            raise CannotProbe(error.cause) from error
+            raise CannotProbe(f"{error.cause}. {error.way_out}") from error
         return Sources(laid.source_paths, {name: Path(root) for name, root in laid.roots.items()})
 
 
