@@ -1,6 +1,6 @@
 """A `SessionDocument` as Markdown for a comment on GitHub: short enough for one, and nobody is pinged by it.
 
-All text from elsewhere goes through `_text` or `_code`, which leave nothing that Markdown, HTML or GitHub acts on.
+All text from elsewhere goes through `markdown_text`, which leaves nothing that Markdown, HTML or GitHub acts on.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from oombisect.printable import printable
+from oombisect.reports.markdown_text import cell, code, escaped
 from oombisect.reports.points import short
 from oombisect.reports.report_document import VERDICT, Pair, SessionDocument
 from oombisect.reports.report_lines import beside, fits_text, source_line, step_lines, verdict_lines
@@ -18,13 +18,7 @@ from oombisect.units import counted, format_bytes, format_delta
 MOST = 65_000
 """Characters; GitHub takes fewer than 65,536."""
 
-_MOST_CELL = 160
 _ROWS = {"stacks": 15, "probes": 40, "config": 25, "versions": 25}
-# An entity is shown as its character, and is neither a mark of Markdown nor a tag.
-_ACTIVE = re.compile(r"[&<>\"'`*_{}\[\]()#+!|~@:/\\$^=-]")
-# GitHub looks for mentions and references in the text as it is shown: a word joiner, which nobody sees, parts them.
-_REFERENCE = re.compile(r"[@#](?=\w)|\bgh-(?=\d)", re.IGNORECASE)
-_JOINER = "\u2060"
 
 
 def render_markdown(document: SessionDocument) -> str:
@@ -55,25 +49,8 @@ def _sections(document: SessionDocument) -> Iterator[tuple[str, str]]:
     yield "reproduce", _reproduce(document.reproduce)
     yield "probes", _probes(document)
     if document.missing:
-        gaps = [f"- {_text(name)}: {_text(why)}" for name, why in document.missing.items() if name != VERDICT]
+        gaps = [f"- {escaped(name)}: {escaped(why)}" for name, why in document.missing.items() if name != VERDICT]
         yield "what is missing", _fold("What is missing", "\n".join(gaps)) if gaps else ""
-
-
-def _text(value: object, most: int = 2000) -> str:
-    """On one line, every character that means something written as an entity."""
-    line = printable(str(value))
-    line = line if len(line) <= most else f"{line[: most - 3]}..."
-    line = _REFERENCE.sub(lambda found: found[0] + _JOINER, line)
-    return _ACTIVE.sub(lambda found: f"&#{ord(found[0])};", line)
-
-
-def _cell(value: object) -> str:
-    return _text(value, _MOST_CELL)
-
-
-def _code(value: object) -> str:
-    """As `_text`, in the type of code. It is an element: a code span cannot hold any number of backticks."""
-    return f"<code>{_text(value, _MOST_CELL)}</code>"
 
 
 def _block(lines: Iterable[str]) -> str:
@@ -103,10 +80,10 @@ def _fold(title: str, text: str) -> str:
 
 def _verdict(document: SessionDocument) -> str:
     session, report = document.session, document.report or {}
-    lines = [f"### {_text(document.headline)}", ""]
-    told = [f"session {_code(session['id'])}", _text(session["recipe"]), _text(session["device"])]
+    lines = [f"### {escaped(document.headline)}", ""]
+    told = [f"session {code(session['id'])}", escaped(session["recipe"]), escaped(session["device"])]
     if document.limit_bytes:
-        told.append(f"limit {_text(format_bytes(document.limit_bytes))}")
+        told.append(f"limit {escaped(format_bytes(document.limit_bytes))}")
     if document.provenance:
         told.append(f"**{document.provenance}**")
     lines += [", ".join(filter(None, told)), ""]
@@ -117,33 +94,33 @@ def _verdict(document: SessionDocument) -> str:
     if steps:
         cells = [
             [
-                f"{_code(short(step['point']))} {_cell(step['subject'])}",
-                _text(step["class"]) + (", **crosses the limit**" if step["crosses_limit"] else ""),
+                f"{code(short(step['point']))} {cell(step['subject'])}",
+                escaped(step["class"]) + (", **crosses the limit**" if step["crosses_limit"] else ""),
                 *(
-                    _text(format_delta(step["delta_bytes"].get(name, 0)))
+                    escaped(format_delta(step["delta_bytes"].get(name, 0)))
                     for name in ("allocated", "reserved", "external")
                 ),
-                _text(step["confirmed"]),
+                escaped(step["confirmed"]),
             ]
             for step in steps
         ]
         heads = ["change", "class", ">allocated", ">reserved", ">outside", "confirmed"]
         lines += [_table(heads, cells, 20), ""]
     for entry in step_lines(document):
-        lines.append(_fold(f"Evidence: {_text(entry.title, 200)}", _block(entry.lines)))
-    lines += [f"> {_text(note)}\n" for note in (*verdict_lines(document), *document.notes)]
+        lines.append(_fold(f"Evidence: {escaped(entry.title, 200)}", _block(entry.lines)))
+    lines += [f"> {escaped(note)}\n" for note in (*verdict_lines(document), *document.notes)]
     return "\n".join(lines)
 
 
 def _sizes(reading: Mapping[str, Any], label: str) -> list[str]:
     if reading["outcome"] not in ("exact", "censored"):
-        return [f"{_text(reading['outcome'])}: {_cell(reading['reason'])}", "", "", ""]
+        return [f"{escaped(reading['outcome'])}: {cell(reading['reason'])}", "", "", ""]
     bound = "at least " if reading["is_lower_bound"] else ""
     fits = fits_text(reading["fits"])
     names = ("peak_allocated", "peak_reserved", "external")
     return [
         fits,
-        *(_text(f"{bound if name != 'external' else ''}{format_bytes(reading[name])}{label}") for name in names),
+        *(escaped(f"{bound if name != 'external' else ''}{format_bytes(reading[name])}{label}") for name in names),
     ]
 
 
@@ -155,13 +132,13 @@ def _difference(pair: Pair, label: str) -> str:
         part = stack["second"] or stack["first"]
         frame = source_line(part)
         place = f"{frame['file']}:{frame['line']} {frame['source'] or frame['function']}" if frame else ""
-        where = f"<br>{_code(place)}" if frame else ""
+        where = f"<br>{code(place)}" if frame else ""
         sizes = [stack[side]["bytes"] if stack[side] else 0 for side in ("first", "second")]
         rows.append(
             [
-                _text(format_delta(stack["delta_bytes"]) + label),
-                *(_text(format_bytes(size)) for size in sizes),
-                f"{_cell(stack['module'])}{where}",
+                escaped(format_delta(stack["delta_bytes"]) + label),
+                *(escaped(format_bytes(size)) for size in sizes),
+                f"{cell(stack['module'])}{where}",
             ]
         )
     total = f"{format_delta(comparison['delta_bytes'])} peak allocated{label}"
@@ -169,16 +146,16 @@ def _difference(pair: Pair, label: str) -> str:
     text = _table(heads, rows, _ROWS["stacks"]) if rows else "What is live at the peaks is the same."
     hunks = comparison["hunks"]
     if hunks and rows:
-        text += f"\n\n{_code(hunks[0]['file'])}\n\n{_block(hunks[0]['text'].splitlines()[:40])}"
-    return _fold(f"{_text(pair.title, 200)}: {_text(total)}", text)
+        text += f"\n\n{code(hunks[0]['file'])}\n\n{_block(hunks[0]['text'].splitlines()[:40])}"
+    return _fold(f"{escaped(pair.title, 200)}: {escaped(total)}", text)
 
 
 def _settings(told: Mapping[str, Any], label: str) -> str:
     rows = []
     for row in told["settings"]:
-        name = _code(row["alloc_conf"] or "defaults") + (" (as recorded)" if row["recorded"] else "")
+        name = code(row["alloc_conf"] or "defaults") + (" (as recorded)" if row["recorded"] else "")
         if row["refused"]:
-            rows.append([name, "", f"refused: {_cell(row['refused'])}", ""])
+            rows.append([name, "", f"refused: {cell(row['refused'])}", ""])
             continue
         bound = "at least " if row["is_lower_bound"] else ""
         need = (
@@ -187,16 +164,16 @@ def _settings(told: Mapping[str, Any], label: str) -> str:
             else f"{bound}{beside(row['min_limit_bytes'], told['limit_bytes'])}{label}"
         )
         fits = fits_text(row["fits"])
-        rows.append([name, _text(need), fits, _text(f"{bound}{format_bytes(row['peak_reserved'])}{label}")])
+        rows.append([name, escaped(need), fits, escaped(f"{bound}{format_bytes(row['peak_reserved'])}{label}")])
     perfect = format_bytes(told["perfect"]["min_limit_bytes"])
-    rows.append(["a perfect allocator", _text(perfect + label), "", ""])
+    rows.append(["a perfect allocator", escaped(perfect + label), "", ""])
     table = _table(["PYTORCH&#95;CUDA&#95;ALLOC&#95;CONF", ">needed", "fits", ">peak reserved"], rows, 30)
-    return _fold(f"Allocator settings, by replay of {_text(told['snapshot'])}", table)
+    return _fold(f"Allocator settings, by replay of {escaped(told['snapshot'])}", table)
 
 
 def _config(changes: Sequence[Mapping[str, Any]]) -> str:
     rows = [
-        [_code(change["path"]), *(_code(repr(change[s]) if s in change else "absent") for s in ("before", "after"))]
+        [code(change["path"]), *(code(repr(change[s]) if s in change else "absent") for s in ("before", "after"))]
         for change in changes
     ]
     title = f"Resolved config: {counted(len(rows), 'difference')} between the ends"
@@ -212,7 +189,7 @@ def _environment(document: SessionDocument) -> str:
     differing = [row for row in rows if len(set(row[1:])) > 1] if len(ends) > 1 else rows
     if not differing:
         return "The environment of both ends is the same.\n"
-    cells = [[_cell(row[0]), *(_code(value) for value in row[1:])] for row in differing]
+    cells = [[cell(row[0]), *(code(value) for value in row[1:])] for row in differing]
     title = "Environment" if len(ends) == 1 else f"Environment: {counted(len(cells), 'difference')}"
     return _fold(title, _table(["what", *ends], cells, _ROWS["versions"]))
 
@@ -226,8 +203,8 @@ def _probes(document: SessionDocument) -> str:
     for probe in document.probes:
         reading = probe["reading"]
         sizes = _sizes(reading, document.label) if reading else ["unfinished", "", "", ""]
-        sizes[0] = _text(reading["outcome"]) if reading and reading["ranks"] else sizes[0]
-        rows.append([str(probe["id"]), f"{_code(short(probe['point']))} {_cell(probe['subject'][:60])}",
-                     _text(probe["request"]), *sizes[:3]])  # fmt: skip
+        sizes[0] = escaped(reading["outcome"]) if reading and reading["ranks"] else sizes[0]
+        rows.append([str(probe["id"]), f"{code(short(probe['point']))} {cell(probe['subject'][:60])}",
+                     escaped(probe["request"]), *sizes[:3]])  # fmt: skip
     heads = [">probe", "point", "for", "outcome", ">allocated", ">reserved"]
     return _fold(counted(len(rows), "probe"), _table(heads, rows, _ROWS["probes"])) if rows else ""
