@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from oombisect.axes.releases import parse_releases
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.history.records import SessionState
+from oombisect.probing import benches
 from oombisect.probing.environments import Environments, releases
 from oombisect.probing.interpreter import inspect_interpreter
 from tests.session import toy
@@ -45,6 +47,36 @@ def test_a_release_is_named_with_its_size(world: PackageWorld) -> None:
     assert report.bad.versions["torch"] == "2.3" and report.good.versions["torch"] == "2.0"
     assert any(f"oombisect releases torch 2.1..2.2 --at {world.shas[0][:12]}" in line for line in report.reproduce)
     assert inspect_interpreter(world.python).packages.count("torch==2.3") == 1  # the base is not touched
+
+
+def test_releases_side_by_side_have_the_verdict_of_one_at_a_time(
+    world: PackageWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(benches.psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 40))
+    world.releases_of("torch", {f"2.{n}": 1800 if n >= 3 else 0 for n in range(7)})
+    world.environment("torch==2.6")
+    told, begun = [], []
+
+    class Counting(Quiet):
+        def probe_started(self, *_: Any) -> None:
+            open_.append(1)
+            begun[-1] = max(begun[-1], len(open_))
+
+        def probe_finished(self, _: Any, measured: Any, *__: Any) -> None:
+            del open_[: not measured.cached]
+
+    for jobs in (1, 3):
+        open_: list[int] = []
+        begun.append(0)
+        world.watcher = Counting()
+        for file in world.folder.glob("db.sqlite*"):
+            file.unlink()
+        verdict = world.releases("torch", "2.0..2.6", jobs=jobs).verdict
+        told.append((verdict.kind, [(s.point, s.parent, s.delta, s.kind, s.confirmed) for s in verdict.steps]))
+    assert begun == [1, 3]
+    assert told[0] == told[1]
+    assert told[0][1][0][:2] == ("2.3", "2.2")
 
 
 def test_a_release_that_does_not_install_blurs_and_is_never_blamed(world: PackageWorld) -> None:

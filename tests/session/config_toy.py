@@ -15,6 +15,7 @@ from oombisect.history.store import Store
 from oombisect.probing.guard import Ended
 from oombisect.session.config_request import ConfigRequest, SideRequest
 from oombisect.session.config_run import bisect_config
+from oombisect.session.measuring import Watcher
 from oombisect.session.request import ProbeRequest
 from oombisect.session.verdict import Report
 
@@ -151,6 +152,7 @@ class ConfigWorld(World):
         session: str | None = None,
         on_session: Callable[[str], None] = lambda _: None,
         stop_after: int | None = None,
+        watcher: Watcher | None = None,
         **options: Any,
     ) -> Report:
         self.tell(truth)
@@ -163,8 +165,8 @@ class ConfigWorld(World):
             if stop_after is not None:
                 _stop(store, stop_after)
             return bisect_config(
-                store, request, watcher=Quiet(), cwd=self.folder, cache=self.folder / "cache", command=("test",),
-                session=session, on_session=on_session,
+                store, request, watcher=watcher or Quiet(), cwd=self.folder, cache=self.folder / "cache",
+                command=("test",), session=session, on_session=on_session,
             )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,13 +22,16 @@ from oombisect.errors import OombisectError
 from oombisect.history.records import SessionState
 from oombisect.probing import benches
 from oombisect.probing.benches import bench_count
-from oombisect.probing.devices import CudaDevice
+from oombisect.probing.collect import peak_host_bytes
+from oombisect.probing.devices import CudaDevice, find_cuda
 from oombisect.probing.workload import PLAIN, Workload
 from oombisect.readings import Outcome, Reading
 from oombisect.reports.watch import ConsoleWatcher
+from oombisect.session.config_request import SideRequest
 from oombisect.session.measuring import Measured, Target
 
 from . import toy
+from .config_toy import ConfigWorld, Truth
 from .test_resume import cli, finished, store
 from .toy import MIB, RECIPE, mib
 from .world import Quiet, World
@@ -187,9 +191,100 @@ def test_real_gpus_are_shared_out_and_not_promised_twice(monkeypatch: pytest.Mon
     assert bench_count(None, cuda, WORKLOAD) == (1, ""), "a world of all"
     with pytest.raises(OombisectError, match="--jobs 5"):
         bench_count(5, cuda, pairs)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6,7")
-    assert bench_count(None, cuda, Workload(recipe=RECIPE, world_size=1)) == (3, "")
-    assert benches.benches(2, cuda, Workload(recipe=RECIPE, world_size=1))[1].gpus == "6"
+    with pytest.raises(OombisectError, match="--jobs 2"):
+        bench_count(2, cuda, Workload(recipe="", command=("torchrun", "train.py"))), "a command takes what it takes"
+
+
+@pytest.mark.parametrize(
+    ("visible", "count", "shares"),
+    [
+        (None, 8, ["0", "1", "2", "3", "4", "5", "6", "7"]),
+        ("4,6,7", 3, ["4", "6", "7"]),
+        ("6, 4", 2, ["6", "4"]),
+        ("GPU-8f1c,GPU-77aa", 2, ["GPU-8f1c", "GPU-77aa"]),
+        ("2,-1,3", 1, ["2"]),
+        ("0,99,1", 1, ["0"]),
+        ("", None, []),
+        ("-1", None, []),
+    ],
+)
+def test_only_the_gpus_that_may_be_used_are_shared_out(
+    visible: str | None, count: int | None, shares: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node of 8, as NVML tells it: NVML knows nothing of what is visible, a probe that is started does."""
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml())
+    cuda = find_cuda()
+    assert (cuda and cuda.count) == count
+    if cuda is None:
+        return
+    assert (cuda.model, cuda.capacity) == ("NVIDIA H100 80GB HBM3", 80 << 30)
+    single = Workload(recipe=RECIPE, world_size=1)
+    assert bench_count(None, cuda, single) == (len(shares), "")
+    assert [bench.gpus for bench in benches.benches(len(shares), cuda, single)] == shares
+    assert bench_count(None, cuda, WORKLOAD) == (1, ""), "a world of all that is visible"
+    if len(shares) > 1:
+        pairs = Workload(recipe=RECIPE, world_size=2)
+        whole = len(shares) // 2
+        assert bench_count(None, cuda, pairs) == (whole, "")
+        assert [b.gpus for b in benches.benches(whole, cuda, pairs)] == [
+            ",".join(shares[2 * i : 2 * i + 2]) for i in range(whole)
+        ]
+
+
+class Nvml:
+    """NVML of a node with eight H100s."""
+
+    NVMLError = OSError
+    nvmlMemory_v2 = 2
+
+    def nvmlInit(self) -> None: ...
+    def nvmlShutdown(self) -> None: ...
+    def nvmlDeviceGetCount(self) -> int:
+        return 8
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetName(self, _: int) -> str:
+        return "NVIDIA H100 80GB HBM3"
+
+    def nvmlDeviceGetMemoryInfo(self, _: int, version: int) -> SimpleNamespace:
+        return SimpleNamespace(total=81 << 30, reserved=1 << 30)
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "570.1"
+
+
+def test_what_earlier_probes_took_says_how_many_fit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Toy probes tell nothing of host memory; their results are told it here, as those of a real probe have it."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(32)))
+    monkeypatch.setattr(benches.psutil, "virtual_memory", lambda: SimpleNamespace(available=12 << 30))
+    memories = steps_at(5, count=40)
+    watcher = Rounds()
+    world.run(memories, jobs=16, watcher=watcher)
+    assert watcher.most == 3, "nothing is known: 4 GiB each"
+    results = sorted(world.folder.glob("*.artifacts/*/*/result-0.json"))
+    for path in results:
+        size = (1 << 30) if path == results[-1] else (1 << 28)
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"host_peak_rss": size}))
+    watcher = Rounds()
+    world.run(memories, jobs=16, watcher=watcher, probe={"seed": 5})
+    assert watcher.most == 6, "12 GiB, at twice the largest"
+    assert any("6 at a time, not 16" in text and "2.00 GiB for a probe" in text for text in watcher.said), watcher.said
+
+
+def test_results_that_tell_no_host_memory_are_passed_over(tmp_path: Path) -> None:
+    told = {"0": 5, "1": 7, "2": -1, "3": True, "4": "9", "5": None}
+    for rank, size in told.items():
+        (tmp_path / f"result-{rank}.json").write_text(json.dumps({"host_peak_rss": size}))
+    (tmp_path / "result-6.json").write_text("[" * 100_000)
+    (tmp_path / "result-7.json").write_text("[1]")
+    assert peak_host_bytes(tmp_path) == (5, 7)
+    assert peak_host_bytes(tmp_path / "gone") == ()
 
 
 @pytest.mark.parametrize("text", ["", "two", "-1", "1.5", "²"])
@@ -210,3 +305,35 @@ def test_the_live_line_shows_every_probe_that_runs() -> None:
     watcher.probe_finished(targets[0], measured, "measure", 1.0)
     assert targets[0].subject not in watcher._line(2.0)
     assert targets[1].subject in watcher._line(2.0)
+
+
+@pytest.mark.usefixtures("wide")
+def test_a_config_diff_has_the_same_verdict_at_any_number_of_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps, the keys that interact and the fewest to take back; states between are rejected on the way."""
+    monkeypatch.setattr("oombisect.session.opening.open_device", lambda *_: toy.ToyDevice())
+    keys = [f"model.{name}=1" for name in "abcdefghij"]
+    truth = Truth(
+        {"model": dict.fromkeys("abcdefghij", 0)},
+        adds={"model.b=1": 900 * MIB, "model.g=1": 700 * MIB},
+        together=[("model.b=1", "model.h=1", 500 * MIB)],
+        needs=[("model.d=1", "model.e=1")],
+    )
+    told, rounds = [], []
+    for jobs, name in ((1, "one"), (3, "three")):
+        (tmp_path / name).mkdir()
+        watcher = Rounds()
+        report = ConfigWorld(tmp_path / name).diff(
+            truth, SideRequest(RECIPE), SideRequest(RECIPE, tuple(keys)), jobs=jobs, watcher=watcher
+        )
+        assert watcher.most == jobs
+        config = report.config
+        assert config is not None
+        steps = [(step.point, step.delta, step.kind) for step in report.verdict.steps]
+        minimal = {part: config["minimal_revert"][part] for part in ("points", "fits", "goal")}
+        told.append((report.verdict.kind, steps, config["interactions"], minimal))
+        rounds.append(watcher.rounds)
+    assert told[0] == told[1]
+    assert {point for point, *_ in told[0][1]} == {"model.b", "model.g", "model.h"}
+    assert rounds[0] > rounds[1]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from oombisect.cli.options import Database, Json, assignments, with_base_recipe
+from oombisect.cli.options import Database, Jobs, Json, assignments, job_count, with_base_recipe
 from oombisect.session.config_request import ConfigRequest, SideRequest
 from oombisect.session.request import ProbeRequest
 from oombisect.units import parse_bytes
@@ -52,6 +52,7 @@ def config(
         ),
     ] = None,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Find every step, whatever its size.")] = False,
+    jobs: Jobs = "1",
     database: Database = None,
     json: Json = False,
 ) -> None:
@@ -75,6 +76,7 @@ def config(
             budget=budget,
             min_step_bytes=parse_bytes(min_step) if min_step else None,
             exhaustive=exhaustive,
+            jobs=job_count(jobs),
         ),
         database,
         as_json=json,

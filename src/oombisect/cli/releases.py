@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from oombisect.cli.options import Database, Json, with_probe_options
+from oombisect.cli.options import Database, Jobs, Json, job_count, with_probe_options
 from oombisect.session.releases_request import ReleasesRequest
 from oombisect.session.request import BisectRequest, ProbeRequest
 from oombisect.units import parse_bytes
@@ -35,6 +35,7 @@ def releases(
     ] = None,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Find every step, whatever its size.")] = False,
     grid: Annotated[int, typer.Option(metavar="N", help="Probe this many evenly spread releases first.")] = 0,
+    jobs: Jobs = "1",
     database: Database = None,
     json: Json = False,
 ) -> None:
@@ -57,5 +58,6 @@ def releases(
         min_step_bytes=None if min_step is None else parse_bytes(min_step),
         exhaustive=exhaustive,
         grid=grid,
+        jobs=job_count(jobs),
     )
     run_releases(ReleasesRequest(package, search, at), database, as_json=json)

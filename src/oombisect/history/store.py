@@ -379,6 +379,13 @@ class Store:
         with self._connection.reading() as db:
             return rows.load_probes(db, "probes.session = :session ORDER BY probes.id", {"session": session})
 
+    def probes_like(self, recipe: str, device: str, limit: int) -> list[StoredProbe]:
+        """The newest finished probes of a recipe on a device, of any session, newest first."""
+        with self._connection.reading() as db:
+            where = "workloads.recipe = :recipe AND workloads.device = :device AND probes.finished IS NOT NULL"
+            given = {"recipe": rows.text(recipe), "device": device, "limit": limit}
+            return rows.load_probes(db, f"{where} ORDER BY probes.id DESC LIMIT :limit", given)
+
     def reading(self, probe: int) -> Reading:
         """What a finished probe read, equal to the reading that was stored (but for `fits`, which is None)."""
         found = self.probe(probe)

@@ -20,7 +20,7 @@ import psutil
 
 from oombisect.errors import OombisectError, Stopped
 from oombisect.probing.collect import ProbeRun
-from oombisect.probing.devices import Device
+from oombisect.probing.devices import VISIBLE_VARIABLE, Device
 from oombisect.probing.guard import dying_with
 from oombisect.probing.prober import Prober
 from oombisect.probing.workload import Call, Sources, Variation, Workload
@@ -28,8 +28,7 @@ from oombisect.readings import Outcome, Reading
 from oombisect.units import format_bytes
 
 HOST_BYTES = 4 << 30
-"""Host memory that a probe is taken to need when benches are counted."""
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""Host memory that a probe is taken to need when benches are counted and none like it was seen."""
 _END_SECONDS = 15.0
 
 
@@ -99,10 +98,13 @@ class Bench:
         self._pool, self._processes = None, ()
 
 
-def bench_count(wanted: int | None, device: Device, workload: Workload) -> tuple[int, str]:
+def bench_count(
+    wanted: int | None, device: Device, workload: Workload, host_bytes: int = HOST_BYTES
+) -> tuple[int, str]:
     """How many probes run at once, and a sentence where that is fewer than `wanted` (None: as many as there can be).
 
-    Virtual GPUs share cores and host memory; real ones are shared out, each probe its whole world.
+    Virtual GPUs share cores and host memory, of which a bench is to have `host_bytes` free; real ones are shared out,
+    each probe its whole world.
 
     Raises:
         OombisectError: there are not as many real GPUs.
@@ -119,10 +121,11 @@ def bench_count(wanted: int | None, device: Device, workload: Workload) -> tuple
         return wanted or most, ""
     cores = len(os.sched_getaffinity(0))
     free = psutil.virtual_memory().available
-    most = max(1, min(cores, free // HOST_BYTES))
+    most = max(1, min(cores, free // host_bytes))
     if wanted is None or wanted <= most:
         return wanted or most, ""
-    return most, f"probing {most} at a time, not {wanted}: there are {cores} cores and {format_bytes(free)} of memory"
+    there = f"there are {cores} cores and {format_bytes(free)} of memory, {format_bytes(host_bytes)} for a probe"
+    return most, f"probing {most} at a time, not {wanted}: {there}"
 
 
 def benches(count: int, device: Device, workload: Workload) -> Sequence[Bench]:
@@ -135,8 +138,10 @@ def benches(count: int, device: Device, workload: Workload) -> Sequence[Bench]:
 
 
 def _gpus(device: Device) -> list[str]:
-    told = os.environ.get(_VISIBLE)
-    return [str(i) for i in range(device.count)] if told is None else [gpu for gpu in told.split(",") if gpu.strip()]
+    """By the names that this process has for them: a share of them is a shorter list of the same."""
+    told = os.environ.get(VISIBLE_VARIABLE)
+    names = [str(i) for i in range(device.count)] if told is None else [name.strip() for name in told.split(",")]
+    return names[: device.count]
 
 
 _prober: Prober | None = None  # of this process, where it is a bench: its worker serves one probe after another
@@ -149,7 +154,7 @@ def _begin(driver: int, gpus: str | None) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     if gpus is not None:
-        os.environ[_VISIBLE] = gpus
+        os.environ[VISIBLE_VARIABLE] = gpus
 
 
 def _run(job: Job) -> ProbeRun:

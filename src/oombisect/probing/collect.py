@@ -82,6 +82,19 @@ def read_result(out: Path, rank: int, ended: Ended) -> RankResult | None:
     return RankResult(rank, result.outcome, result.reason, ended, result)
 
 
+def peak_host_bytes(out: Path) -> tuple[int, ...]:
+    """The most host memory that each rank of a probe says it held; none where the files are gone or do not tell."""
+    told = []
+    for path in sorted(out.glob("result-*.json")):
+        try:
+            size = json.loads(path.read_bytes()).get("host_peak_rss") if path.stat().st_size <= _RESULT_LIMIT else None
+        except (OSError, ValueError, RecursionError, AttributeError):
+            continue
+        if type(size) is int and size > 0:
+            told.append(size)
+    return tuple(told)
+
+
 def classify_death(out: Path, rank: int, ended: Ended, limits: Limits) -> RankResult:
     """What a process that left no result says by the way it ended."""
     abort = out / f"abort-{rank}.txt"

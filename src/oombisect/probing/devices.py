@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +16,7 @@ from oombisect.virtual_gpu.build import VirtualGpu, prepare
 from oombisect.virtual_gpu.profiles import GpuProfile, parse_gpu
 
 DEFAULT_VIRTUAL = "virtual:h100-80gb"
+VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Device(Protocol):
@@ -60,7 +63,7 @@ class VirtualDevice:
 
 @dataclass(frozen=True, slots=True)
 class CudaDevice:
-    """The machine's own GPUs, all of one model, as NVML describes them."""
+    """The machine's own GPUs, all of one model, as NVML describes them; `count` of them may be used."""
 
     model: str
     capacity: int
@@ -85,7 +88,7 @@ class CudaDevice:
 
 
 def find_cuda() -> CudaDevice | None:
-    """The GPUs NVML shows, or None where there is no NVIDIA driver or no GPU."""
+    """The GPUs that NVML shows and processes may use, or None where there is no NVIDIA driver or no such GPU."""
     import pynvml
 
     try:
@@ -93,7 +96,7 @@ def find_cuda() -> CudaDevice | None:
     except pynvml.NVMLError:
         return None
     try:
-        count = pynvml.nvmlDeviceGetCount()
+        count = len(visible_gpus(pynvml.nvmlDeviceGetCount()))
         if count == 0:
             return None
         handle = pynvml.nvmlDeviceGetHandleByIndex(0)
@@ -112,6 +115,15 @@ def find_cuda() -> CudaDevice | None:
         ) from error
     finally:
         pynvml.nvmlShutdown()
+
+
+def visible_gpus(count: int) -> list[str]:
+    """What a process may use of a machine's `count` GPUs, as CUDA reads its variable: up to the first that is none."""
+    told = os.environ.get(VISIBLE_VARIABLE)
+    if told is None:
+        return [str(index) for index in range(count)]
+    names = [name.strip() for name in told.split(",")]
+    return list(takewhile(lambda n: n.startswith(("GPU-", "MIG-")) or (n.isdecimal() and int(n) < count), names))
 
 
 def _is_simulated() -> bool:
@@ -139,7 +151,7 @@ def open_device(text: str | None, interpreter: Interpreter, cache: Path) -> Devi
             return cuda
         if text == "cuda":
             raise OombisectError(
-                "there is no NVIDIA GPU on this machine (NVML finds none)",
+                f"there is no NVIDIA GPU on this machine (NVML finds none, or {VISIBLE_VARIABLE} hides them)",
                 f"Probe on a virtual one: --gpu {DEFAULT_VIRTUAL}.",
             )
     name = text or DEFAULT_VIRTUAL

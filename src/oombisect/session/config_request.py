@@ -49,13 +49,14 @@ class ConfigRequest:
     budget: int | None = None
     min_step_bytes: int | None = None
     exhaustive: bool = False
+    jobs: int | None = 1
 
     def __post_init__(self) -> None:
         if self.probe.per_lock:
             raise OombisectError(
                 "--env per-lock is for ranges of commits, and both configs run at one", "Leave it out, or use --python."
             )
-        BisectRequest("", self.probe, self.find, budget=self.budget, min_step_bytes=self.min_step_bytes)
+        BisectRequest("", self.probe, self.find, budget=self.budget, min_step_bytes=self.min_step_bytes, jobs=self.jobs)
         if self.probe.runs_command:
             raise OombisectError(
                 f"--recipe {self.probe.recipe} has no config", "Both sides are configs of recipes of Bridge."

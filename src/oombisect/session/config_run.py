@@ -38,8 +38,8 @@ from oombisect.session.config_verdict import (
     named_by_key,
     rejected_states,
 )
-from oombisect.session.measuring import Measurer, Watcher
-from oombisect.session.opening import Workshop, open_workshop
+from oombisect.session.measuring import Measurer, Place, Watcher
+from oombisect.session.opening import Workshop, open_places, open_workshop
 from oombisect.session.reproduce import probe_options
 from oombisect.session.stopping import interrupted_unless_finished
 from oombisect.session.verdict import Report
@@ -133,7 +133,10 @@ def bisect_config(
         recipe = told["good"]["call"]["recipe"]["requested"]
     # What is set belongs to the sides: a state between them is complete by itself.
     plain = replace(request.probe, recipe=recipe, overrides=(), env={})
-    with open_workshop(plain, cwd=cwd, cache=cache, watcher=watcher) as workshop:
+    with (
+        open_workshop(plain, cwd=cwd, cache=cache, watcher=watcher) as workshop,
+        open_places(store, workshop, request.jobs, watcher) as places,
+    ):
         commit = _commit(workshop, request.at)
         if told is None:
             calls = _calls(workshop, RecipeScanner(workshop.repository, cache), commit.sha, sources)
@@ -145,7 +148,7 @@ def bisect_config(
                 diff = _describe(store, session, workshop, commit.sources, calls, watcher)
             else:
                 diff = Diff.from_json(told)
-            run = _Run(store, session, request, workshop, watcher, commit, diff)
+            run = _Run(store, session, request, workshop, watcher, commit, diff, places)
             report = run.report()
             store.finish_session(session, int(report.exit_code), report.to_json())
             return report
@@ -242,12 +245,13 @@ class _Run:
     watcher: Watcher
     commit: Commit
     diff: Diff
+    places: Sequence[Place] = ()
     spent: int = 0
     bonds: list[frozenset[str]] = field(default_factory=list)
 
     @cached_property
     def measurer(self) -> Measurer:
-        return Measurer(self.store, self.session, self.workshop.prober, self.watcher)
+        return Measurer(self.store, self.session, self.workshop.prober, self.watcher, self.places)
 
     def report(self) -> Report:
         """Search, look at the bad side, and say what was found."""

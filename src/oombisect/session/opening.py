@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from oombisect.errors import OombisectError
-from oombisect.probing.benches import bench_count, benches
+from oombisect.probing.benches import HOST_BYTES, bench_count, benches
 from oombisect.probing.build import Build
+from oombisect.probing.collect import peak_host_bytes
 from oombisect.probing.devices import Device, open_device
 from oombisect.probing.environments import Environments
 from oombisect.probing.guard import Limits
@@ -26,6 +28,12 @@ from oombisect.session.measuring import Place, Watcher
 from oombisect.session.point_environment import LockEnvironments
 from oombisect.session.request import ProbeRequest
 from oombisect.units import format_bytes
+
+if TYPE_CHECKING:
+    from oombisect.history.store import Store
+
+_SEEN = 20
+"""So many earlier probes tell how much host memory one takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +107,16 @@ def open_workshop(
 
 
 @contextmanager
-def open_places(workshop: Workshop, jobs: int | None, watcher: Watcher) -> Iterator[tuple[Place, ...]]:
+def open_places(store: Store, workshop: Workshop, jobs: int | None, watcher: Watcher) -> Iterator[tuple[Place, ...]]:
     """Where `jobs` probes can run at once (None: as many as the machine can); none where one is enough.
+
+    What earlier probes in `store` took of host memory says how many it carries.
 
     Raises:
         OombisectError: there are not as many GPUs, or slots.
     """
     device, workload = workshop.device, workshop.prober.workload
-    count, note = bench_count(jobs, device, workload)
+    count, note = (1, "") if jobs == 1 else bench_count(jobs, device, workload, _host_bytes(store, workshop))
     if note:
         watcher.say(note)
     with ExitStack() as stack:
@@ -116,6 +126,19 @@ def open_places(workshop: Workshop, jobs: int | None, watcher: Watcher) -> Itera
             stack.callback(bench.close)
             places.append(Place(slot, bench))
         yield tuple(places)
+
+
+def _host_bytes(store: Store, workshop: Workshop) -> int:
+    """What a bench takes: the most that a probe of the recipe took on this device, and as much for what it comes of.
+
+    A probe is forked from a process that has imported the packages. Ranks of a recipe run one after another, those of
+    a command at once.
+    """
+    workload = workshop.prober.workload
+    probes = store.probes_like(workload.recipe, workshop.device.name, _SEEN)
+    ranks = (peak_host_bytes(store.artifacts / probe.spec.session / str(probe.id)) for probe in probes)
+    together = sum if workload.command else max
+    return 2 * max((together(told) for told in ranks if told), default=0) or HOST_BYTES
 
 
 def targets_of(workshop: Workshop, request: ProbeRequest, cache: Path) -> CommitTargets | CommandTargets:

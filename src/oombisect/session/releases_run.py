@@ -20,7 +20,7 @@ from oombisect.session.bisection import Bisection
 from oombisect.session.commit_line import CommitTargets
 from oombisect.session.environment_line import EnvironmentLine
 from oombisect.session.measuring import CannotProbe, Measurer, Target, Watcher
-from oombisect.session.opening import Workshop, open_workshop, targets_of
+from oombisect.session.opening import Workshop, open_places, open_workshop, targets_of
 from oombisect.session.point_environment import PointEnvironment
 from oombisect.session.releases_request import ReleasesRequest
 from oombisect.session.reproduce import probe_options
@@ -54,7 +54,10 @@ def bisect_releases(
     Raises:
         OombisectError: no such release or commit, or the machine is not as it must be.
     """
-    with open_workshop(request.search.probe, cwd=cwd, cache=cache, watcher=watcher) as workshop:
+    with (
+        open_workshop(request.search.probe, cwd=cwd, cache=cache, watcher=watcher) as workshop,
+        open_places(store, workshop, request.search.jobs, watcher) as places,
+    ):
         commit = workshop.repository.commit(request.at)
         workshop.repository.require_bridge(commit.sha)
         if session is None:
@@ -68,7 +71,7 @@ def bisect_releases(
         with interrupted_unless_finished(store, session):
             line = make.line()
             watcher.say(f"session {session}: {len(line.targets)} releases of {request.package} at {commit.sha[:9]}")
-            measurer = Measurer(store, session, workshop.prober, watcher)
+            measurer = Measurer(store, session, workshop.prober, watcher, places)
             options = search_options(request.search, workshop.device.simulated)
             bisection = Bisection(store, session, line, measurer, options, workshop.limit)
             conclusion = bisection.run()

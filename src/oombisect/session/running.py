@@ -50,7 +50,7 @@ def bisect_range(
     """
     with (
         open_workshop(request.probe, cwd=cwd, cache=cache, watcher=watcher) as workshop,
-        open_places(workshop, request.jobs, watcher) as places,
+        open_places(store, workshop, request.jobs, watcher) as places,
     ):
         request = replace(request, probe=workshop.request)
         good, bad, note_on_range = range_ends(workshop.repository, request.range)
