@@ -345,7 +345,10 @@ def freeze(config: Any, frozen: dict[str, Any], notes: list[str], complete: bool
     if complete and needed:
         more = f" and {len(needed) - 3} more" if len(needed) > 3 else ""
         shown = ", ".join(f"{path}={absent[path]!r}"[:80] for path in needed[:3])
-        raise Unresolved(f"the frozen configuration sets {shown}{more}, which this commit does not have")
+        raise Unresolved(
+            f"the frozen configuration sets {shown}{more}, which this commit does not have; --set {needed[0]}=null "
+            "leaves it out"
+        )
     missed += absent
     if missed:
         shown = ", ".join(sorted(missed)[:20])

@@ -80,3 +80,17 @@ def test_the_order_the_parts_are_named_in_does_not_matter(sizes: list[int]) -> N
     assert one is not None and other is not None
     for part in (BRIDGE, MEGATRON):
         assert abs(one.shares[part].allocated - other.shares[part].allocated) <= 1
+
+
+def test_the_shares_of_a_metric_add_up_to_its_change() -> None:
+    """Of reserved minus allocated, whatever allocated does beside."""
+    corners = {
+        NONE: Metrics(100, 150),
+        frozenset({BRIDGE}): Metrics(300, 353),
+        frozenset({MEGATRON}): Metrics(100, 170),
+        BOTH: Metrics(300, 374),
+    }
+    found = share_out([BRIDGE, MEGATRON], corners, "cached")
+    assert found is not None and sum(found.changes.values()) == 24
+    assert found.changes == {BRIDGE: 3, MEGATRON: 21} or found.changes == {BRIDGE: 4, MEGATRON: 20}
+    assert found.shares[BRIDGE].allocated == 200

@@ -24,10 +24,18 @@ class Rolls:
         self.ids: dict[str, str] = {}
 
     def core(
-        self, subject: str, added: int = 0, *, api: int | None = None, together: bool = False, **where: Any
+        self,
+        subject: str,
+        added: int = 0,
+        *,
+        cached: int = 0,
+        api: int | None = None,
+        together: bool = False,
+        **where: Any,
     ) -> str:
         """A commit of Megatron-LM that adds MiB; its own file each, so that it reverts cleanly."""
         told: dict[str, Any] = {f"added-{subject}": added * MIB}
+        told |= {f"cached-{subject}": cached * MIB} if cached else {}
         told |= {"api": api} if api is not None else {}
         told |= {"together": True} if together else {}
         sha = self.megatron.commit(subject, _files(f"{_CORE}/memory", told), **where)
@@ -49,7 +57,7 @@ class Rolls:
     def start(self, **told: Any) -> None:
         """The first commit of either: Bridge takes 8000 MiB and works with api 1."""
         self.core("m0", api=1)
-        self.commit("b0", pin="m0", **mib(8000), **{"apis": [1], **told})
+        self.commit("b0", pin="m0", **{**mib(8000), "apis": [1], **told})
 
     def name(self, sha: str | None) -> str | None:
         """The subject of a commit."""

@@ -73,6 +73,10 @@ def test_what_a_commit_has_no_field_for_is_unresolved_by_name(world: World) -> N
     with world.store() as store:
         reasons = {p.reading.reason for p in store.probes(report.session) if p.reading and p.reading.reason}
     assert reasons == {"the frozen configuration sets b, which this commit does not have"}
+    harmless = world.run(memories, freeze_config="good", exhaustive=True, probe={"overrides": ("b=null",)})
+    assert named(harmless) == [(world.shas[6], 1800 * MIB)]
+    with world.store() as store:
+        assert all(p.reading and not p.reading.reason for p in store.probes(harmless.session))
 
 
 def test_a_resumed_session_keeps_the_config(world: World) -> None:

@@ -1,10 +1,11 @@
 """A toy history and a toy probe: everything but torch and Bridge is real.
 
 The history is a git repository in Bridge's layout whose `memory` folder says what a probe would measure there. The toy
-interpreter answers for `bridge_train.py` by that file, as a process of its own, and is a plain Python otherwise. `per_a` is
-added for each 1 of the config's `a`.
+interpreter answers for `bridge_train.py` by that file, as a process of its own, and is a plain Python otherwise.
+`per_a` is added for each 1 of the config's `a`.
 A Megatron-LM submodule may have such a folder too (`megatron/core/memory`): its `added*` files are added to what Bridge
-takes, `together` is what both add if each has it, and `api` must be one of Bridge's `apis`.
+takes, its `cached*` files to what is reserved, `together` is what both add if each has it, and `api` must be one of
+Bridge's `apis`.
 """
 
 from __future__ import annotations
@@ -40,13 +41,19 @@ if core.is_dir():
     more = sum(size for name, size in core.items() if name.startswith("added"))
     more += told.get("together", 0) if core.get("together") else 0
     told |= {{name: told[name] + more for name in ("allocated", "reserved")}}
+    told["reserved"] += sum(size for name, size in core.items() if name.startswith("cached"))
     if core["api"] not in told["apis"]:
         told["unresolved"] = "ImportError: Megatron-LM has no api of " + str(told["apis"])
 out = Path(job["out"])
 config = told.setdefault("config", {{"a": 1}})
+for override in job["overrides"]:
+    name, _, value = override.partition("=")
+    if name not in config:
+        told["unresolved"] = "override of unknown key " + name
+    config[name] = json.loads(value)
 if job["config_file"]:
     frozen = json.loads(Path(job["config_file"]).read_text())
-    if absent := sorted(set(frozen) - set(config)):
+    if absent := sorted(name for name in set(frozen) - set(config) if frozen[name]):
         told["unresolved"] = "the frozen configuration sets " + ", ".join(absent) + ", which this commit does not have"
     config |= frozen
 if job["describe"]:
@@ -126,8 +133,13 @@ def git(repo: Path, *arguments: str) -> str:
     ).stdout.strip()
 
 
-def history(root: Path, memories: Sequence[Mapping[str, Any] | None]) -> list[str]:
-    """A repository with one commit per entry; None is a commit that no probe can see. Returns the shas in order."""
+def history(
+    root: Path, memories: Sequence[Mapping[str, Any] | None], subjects: Mapping[int, str] | None = None
+) -> list[str]:
+    """A repository with one commit per entry; None is a commit that no probe can see. Returns the shas in order.
+
+    `subjects`: those of some commits, by their number.
+    """
     package = root / "src/megatron/bridge"
     (package / "recipes/toy").mkdir(parents=True)
     git(root, "init", "--quiet", "--initial-branch=main")
@@ -142,7 +154,7 @@ def history(root: Path, memories: Sequence[Mapping[str, Any] | None]) -> list[st
             for name, value in memory.items():  # a file each, so that a change of one reverts cleanly
                 (package / "memory" / name).write_text(json.dumps(value) + "\n")
         git(root, "add", "--all")
-        git(root, "commit", "--quiet", "--allow-empty", "-m", f"change {number}")
+        git(root, "commit", "--quiet", "--allow-empty", "-m", (subjects or {}).get(number, f"change {number}"))
         shas.append(git(root, "rev-parse", "HEAD"))
     return shas
 

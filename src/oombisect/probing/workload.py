@@ -177,7 +177,8 @@ def job_json(
         "source_paths": [str(path) for path in sources.paths],
         "roots": {name: str(path) for name, path in sources.roots.items()},
         "recipe": changed.recipe.to_json(),
-        "overrides": [*workload.overrides, *changed.overrides],
+        # A complete config has the workload's overrides in it; a commit may have no field for some of them.
+        "overrides": [*(() if changed.complete else workload.overrides), *changed.overrides],
         "iterations": workload.iterations,
         "seed": workload.seed,
         "rank": rank,

@@ -34,6 +34,9 @@ def descent_lines(step: StepVerdict, metric: str, words: str, label: str) -> lis
         together = (descent.get("interaction_bytes") or {}).get(metric, 0)
         more = f", of which {format_delta(together)} only together" if together else ""
         lines.append(f"shares of {words}: {', '.join(told)}{more}{label}")
+    if changes := descent.get("shares_change"):
+        told = [f"{name} {format_delta(changes[part])}" for part, name in PARTS.items() if changes[part]]
+        lines.append(f"shares of what was followed: {', '.join(told) or 'none'}{label}")
     lines += [_corner(corner, label) for corner in descent.get("corners", ())]
     if descent.get("base"):
         pins = descent["pins"]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from itertools import pairwise, permutations
 
+from oombisect.search.metric import Metric, value
 from oombisect.search.observation import NOTHING, Delta, Metrics
 
 Corner = frozenset[str]
@@ -24,20 +25,23 @@ class Shares:
         interaction: what the parts add together beyond what each adds alone; None: not all of them could be measured
             alone.
         orders: how many orders of change the mean is taken over.
+        changes: what each part added of the metric, in its unit; of `memory` that is of the device.
     """
 
     shares: Mapping[str, Delta]
     interaction: Delta | None
     orders: int
+    changes: Mapping[str, int]
 
 
-def share_out(parts: Sequence[str], corners: Mapping[Corner, Metrics]) -> Shares | None:
+def share_out(parts: Sequence[str], corners: Mapping[Corner, Metrics], metric: Metric = "memory") -> Shares | None:
     """Share the change from none of `parts` changed to all of them out among them.
 
     Args:
         parts: at least one.
         corners: the memory measured with some of the parts changed; those that could not be measured are left out.
             Orders that lead through them are left out of the mean.
+        metric: what `changes` are of; all of `corners` must have it.
 
     Returns:
         None where every order leads through a corner that was not measured.
@@ -46,12 +50,14 @@ def share_out(parts: Sequence[str], corners: Mapping[Corner, Metrics]) -> Shares
     known = [chain for chain in chains if all(corner in corners for corner in chain)]
     if not known:
         return None
-    sums = dict.fromkeys(parts, NOTHING)
+    sums, changes = dict.fromkeys(parts, NOTHING), dict.fromkeys(parts, 0)
     for chain in known:
         for before, after in pairwise(chain):
             (part,) = after - before
             sums[part] += Delta.between(corners[before], corners[after])
-    return Shares(_mean(sums, len(known)), _interaction(parts, corners), len(known))
+            changes[part] += value(metric, corners[after]) - value(metric, corners[before])
+    shared = dict(zip(parts, _whole(list(changes.values()), len(known)), strict=True))
+    return Shares(_mean(sums, len(known)), _interaction(parts, corners), len(known), shared)
 
 
 def _interaction(parts: Sequence[str], corners: Mapping[Corner, Metrics]) -> Delta | None:

@@ -14,6 +14,7 @@ from oombisect.errors import ExitCode, OombisectError
 from oombisect.memory.ranks import asked
 from oombisect.readings import Outcome, Reading
 from oombisect.search.conclusion import Conclusion, conclude
+from oombisect.search.metric import Metric
 from oombisect.search.observation import Censored, Conflict, Exact, Infra, Metrics, Observation, Unresolved
 from oombisect.search.options import Options
 from oombisect.search.plan import plan
@@ -222,17 +223,10 @@ class Bisection:
 
     def _answer(self, target: Target, measured: Measured) -> tuple[Observation, dict[str, Any]]:
         fits = self.measurer.fits(target, measured, self.limit)
-        needed = self._needed(measured)
+        needed = needed_by_rank(self.measurer, measured, self.options.metric)
         observation = observation_of(measured.reading, fits, needed)
         told = {"probe": measured.probe, "fits": fits, "conflict": None, "cached": measured.cached}
         return observation, told if needed is None else {**told, "needed": list(needed.items())}
-
-    def _needed(self, measured: Measured) -> dict[int, int | None] | None:
-        """The needed capacity of each rank, where the search follows it."""
-        if self.options.metric != "fragmentation" or measured.reading.outcome is not Outcome.EXACT:
-            return None
-        replays = self.measurer.replays
-        return {rank.rank: replays.needed(measured.probe, rank) for rank in measured.reading.ranks}
 
     def _target(self, request: Request) -> Target:
         if isinstance(request, Revert):
@@ -287,6 +281,13 @@ def _progress(state: State) -> str:
         return ""
     widest = format_bytes(so_far.largest_open)
     return f"{so_far.explained:.0%} of the movement explained, largest open interval {widest}"
+
+
+def needed_by_rank(measurer: Measurer, measured: Measured, metric: Metric) -> dict[int, int | None] | None:
+    """The needed capacity of each rank, where a search follows it."""
+    if metric != "fragmentation" or measured.reading.outcome is not Outcome.EXACT:
+        return None
+    return {rank.rank: measurer.replays.needed(measured.probe, rank) for rank in measured.reading.ranks}
 
 
 def metrics_of(reading: Reading, needed: int | None = None) -> Metrics:

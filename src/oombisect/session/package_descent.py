@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from oombisect.axes.releases import REPO, Moved, arrange, moved, weight
 from oombisect.probing.installed import survey
-from oombisect.readings import Outcome
 from oombisect.search.conclusion import Conclusion, Step
 from oombisect.search.observation import Delta, Metrics
 from oombisect.search.options import Options
-from oombisect.search.shares import Corner, share_out
-from oombisect.session.bisection import Bisection, metrics_of
+from oombisect.search.shares import Corner, Shares, share_out
+from oombisect.session.bisection import Bisection
 from oombisect.session.commit_line import CommitLine
+from oombisect.session.corners import metrics_told, observed
 from oombisect.session.dependencies import versions_of
 from oombisect.session.environment_line import EnvironmentLine
 from oombisect.session.measuring import ENVIRONMENT, Measurer, Target
@@ -96,23 +96,31 @@ class _Bump:
     @cached_property
     def _known(self) -> dict[Corner, Metrics]:
         """What was measured at the corners; those that could not be are left out."""
-        readings = {c: self._all.measurer.measure(t, "corner").reading for c, t in self._corners.items()}
-        told = (Outcome.EXACT, Outcome.CENSORED)
-        return {corner: metrics_of(reading) for corner, reading in readings.items() if reading.outcome in told}
+        measurer, options = self._all.measurer, self._all.options
+        measured = {corner: measurer.measure(target, "corner") for corner, target in self._corners.items()}
+        told = {c: metrics_told(observed(measurer, m, True, options), options) for c, m in measured.items()}
+        return {corner: metrics for corner, metrics in told.items() if metrics is not None}
 
     @cached_property
+    def _shares(self) -> Shares | None:
+        """What the code and the packages brought; None: not known."""
+        parts = (DEPENDENCIES,) if self._same_code else (CODE, DEPENDENCIES)
+        corners = {frozenset({*parts} & {*corner}): metrics for corner, metrics in self._known.items()}
+        return share_out(parts, corners, self._all.options.metric)
+
+    @property
     def part(self) -> Delta | None:
         """What the packages brought; None: not known."""
-        if self._same_code:
-            return Delta.between(self._known[_OLD], self._known[_NEW])
-        found = share_out((CODE, DEPENDENCIES), self._known)
-        return found.shares[DEPENDENCIES] if found else None
+        return self._shares.shares[DEPENDENCIES] if self._shares else None
 
     @cached_property
     def is_dependencies(self) -> bool:
-        """Whether the packages brought more of the step than the code did, of what moved most."""
-        if self.part is None:
+        """Whether the packages brought more of the step than the code did, of what is followed (memory: moved most)."""
+        if self._shares is None or self.part is None:
             return False
+        if self._all.options.metric != "memory":
+            change, theirs = sum(self._shares.changes.values()), self._shares.changes[DEPENDENCIES]
+            return bool(2 * theirs * change > change**2)
         whole = Delta.between(self._known[_OLD], self._known[_NEW])
         moved_most, theirs = max(zip(whole.channels, self.part.channels, strict=True), key=lambda pair: abs(pair[0]))
         return 2 * theirs * moved_most > moved_most**2

@@ -20,12 +20,12 @@ from oombisect.readings import Outcome, Reading
 from oombisect.repo.revert import RevertConflict
 from oombisect.repo.submodule import MissingCommit
 from oombisect.search.conclusion import Conclusion, Step
-from oombisect.search.metric import moved
-from oombisect.search.observation import NOTHING, Delta, Metrics
+from oombisect.search.observation import NOTHING, Delta, Infra, Observation, Unresolved
 from oombisect.search.options import Options
 from oombisect.search.shares import Corner, share_out
-from oombisect.session.bisection import Bisection, CannotRevert, metrics_of
+from oombisect.session.bisection import Bisection, CannotRevert
 from oombisect.session.commit_line import CommitTargets
+from oombisect.session.corners import gain, metrics_told, observed
 from oombisect.session.measuring import Measured, Measurer, Target
 from oombisect.session.steps import Targets
 from oombisect.session.verdict import StepVerdict, Verdict
@@ -99,6 +99,7 @@ class _Roll:
     parts: tuple[str, ...]
     targets: Mapping[Corner, Target]
     measured: Mapping[Corner, Measured]
+    seen: Mapping[Corner, Observation]
     lock_changed: bool
 
     @property
@@ -118,11 +119,6 @@ class _Roll:
 
     def reading(self, corner: Corner) -> Reading:
         return self.measured[corner].reading
-
-    def metrics(self, corner: Corner) -> Metrics | None:
-        """None where nothing was measured; bounds where it ran out of memory."""
-        measured = self.reading(corner).outcome in (Outcome.EXACT, Outcome.CENSORED)
-        return metrics_of(self.reading(corner)) if measured else None
 
 
 @dataclass(frozen=True)
@@ -177,7 +173,11 @@ class RollDescent:
         if room is not None and room < corners:
             return descent | _told("budget", "the probe budget was spent before the roll could be split")
         measured = {corner: self.measurer.measure(target, "corner") for corner, target in targets.items()}
-        roll = _Roll(parts, targets, measured, locks[0] != locks[1])
+        told = {
+            corner: observed(self.measurer, one, self.measurer.fits(targets[corner], one, self.limit), self.options)
+            for corner, one in measured.items()
+        }
+        roll = _Roll(parts, targets, measured, told, locks[0] != locks[1])
         descent |= self._split(roll)
         base, kind, note = self._base(roll, step)
         descent["notes"] += [note] if note else []
@@ -243,11 +243,12 @@ class RollDescent:
         known = {
             corner: metrics
             for corner in roll.targets
-            if (metrics := roll.metrics(corner)) and (corner in ends or roll.reading(corner).outcome is Outcome.EXACT)
+            if (metrics := metrics_told(roll.seen[corner], self.options))
+            and (corner in ends or roll.reading(corner).outcome is Outcome.EXACT)
         }
-        found = share_out(roll.parts, known)
+        found = share_out(roll.parts, known, self.options.metric)
         notes = [
-            f"{_named(corner)} tells nothing: {roll.reading(corner).reason or 'it ran out of memory'}"
+            f"{_named(corner)} tells nothing: {_reason(roll.seen[corner])}"
             for corner in roll.between
             if corner not in known
         ]
@@ -265,6 +266,9 @@ class RollDescent:
             "shares_bytes": None
             if found is None
             else {part: _bytes(found.shares.get(part, NOTHING)) for part in (BRIDGE, DEPENDENCIES, MEGATRON)},
+            "shares_change": None
+            if found is None or self.options.metric == "memory"
+            else {part: found.changes.get(part, 0) for part in (BRIDGE, DEPENDENCIES, MEGATRON)},
             "interaction_bytes": None if found is None or found.interaction is None else _bytes(found.interaction),
             "environment": {"held_fixed": fixed, "lock_changed": roll.lock_changed},
             "base": None,
@@ -313,16 +317,8 @@ class RollDescent:
         return None, "not-needed", f"Megatron-LM {part}: the roll's other parts brought it, no descent is needed"
 
     def _gain(self, roll: _Roll, low: Corner, high: Corner) -> int | None:
-        """What Megatron-LM adds under one Bridge, of what is sought; None where that cannot be told.
-
-        Where it ran out of memory on one side, crossing the limit is what counts: the bounds may be far too low.
-        """
-        before, after = roll.metrics(low), roll.metrics(high)
-        died = [roll.reading(corner).outcome is Outcome.CENSORED for corner in (low, high)]
-        if before is None or after is None or all(died):
-            return None
-        gain = max(map(self.options.wanted, moved(self.options.metric, before, after).sought))
-        return max(gain, self.conclusion.min_step) if self.options.wanted(died[1] - died[0]) > 0 else gain
+        """What Megatron-LM adds under one Bridge, of what is sought; None where that cannot be told."""
+        return gain(roll.seen[low], roll.seen[high], self.options, self.conclusion.min_step)
 
     def _walk(self, axis: RollRange, roll: _Roll, scope: str, room: int | None) -> tuple[Verdict, int]:
         imported = frozenset(roll.reading(roll.new).imported)
@@ -337,6 +333,11 @@ class RollDescent:
         )
         conclusion = bisection.run()
         return bisection.verdict(conclusion), conclusion.probes
+
+
+def _reason(seen: Observation) -> str:
+    """Why an answer tells nothing."""
+    return seen.reason if isinstance(seen, Unresolved | Infra) else "it ran out of memory"
 
 
 def _named(corner: Corner) -> str:
@@ -354,6 +355,7 @@ def _told(kind: str, note: str) -> dict[str, Any]:
         "kind": kind,
         "corners": [],
         "shares_bytes": None,
+        "shares_change": None,
         "interaction_bytes": None,
         "base": None,
         "notes": [note],

@@ -54,12 +54,17 @@ class StepVerdict:
         """The commit of Megatron-LM to name a roll by, if Megatron-LM did most of it: the one that crosses the limit,
         else the largest named one.
         """
-        shares = self.evidence.get("descent", {}).get("shares_bytes") or {}
+        descent = self.evidence.get("descent", {})
+        shares, changes = descent.get("shares_bytes") or {}, descent.get("shares_change")
         sizes = {part: max(map(abs, share.values()), default=0) for part, share in shares.items()}
+        if changes is not None:  # one quantity was followed alone
+            sizes = {part: abs(change) for part, change in changes.items()}
         named = [step for step in self.inside if step.named]
         if sizes and sizes.pop("megatron-lm", 0) < sum(sizes.values()):
             return None
         crossing = next((step for step in named if step.crosses_limit), None)
+        if changes is not None:
+            return crossing or max(named, key=lambda step: abs(step.change or 0), default=None)
         return crossing or max(named, key=lambda step: max(map(abs, step.delta.values())), default=None)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,0 +1,43 @@
+"""What is measured between the two sides of a step, with some of its parts new: as the search that found it sees it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from oombisect.search.metric import is_bounded
+from oombisect.search.observation import Censored, Exact, Metrics, Observation
+from oombisect.search.options import Options
+from oombisect.search.requests import Measure
+from oombisect.search.state import observe, start
+from oombisect.search.survey import Kind, Survey
+from oombisect.session.bisection import needed_by_rank, observation_of
+from oombisect.session.measuring import Measured, Measurer
+
+
+def observed(measurer: Measurer, measured: Measured, fits: bool | None, options: Options) -> Observation:
+    """A measurement as an answer to the search; `fits` says whether it fits the limit, None: not known."""
+    return observation_of(measured.reading, fits, needed_by_rank(measurer, measured, options.metric))
+
+
+def metrics_told(seen: Observation, options: Options) -> Metrics | None:
+    """What an answer tells of what is followed: metrics, bounds where it ran out of memory, or nothing."""
+    if isinstance(seen, Exact):
+        return seen.metrics
+    return seen.bounds if isinstance(seen, Censored) and is_bounded(options.metric) else None
+
+
+def gain(before: Observation, after: Observation, options: Options, min_step: int) -> int | None:
+    """What a change adds of what is sought; None where that cannot be told.
+
+    Where it ran out of memory on one side, crossing the limit is what counts: the bounds may be far too low. So it is
+    where the crossing of a threshold is asked for, however small the change that does it.
+    """
+    state = start(2, replace(options, budget=None, noise_bytes=options.noise_bytes or 0))
+    for index, seen in enumerate((before, after)):
+        state = observe(state, Measure(index), seen)
+    survey = Survey(state)
+    if survey.span is None or survey.span.kind is Kind.UNKNOWN:
+        return None
+    found = survey.gain(survey.span)
+    decides = survey.span.bound != 0 or options.threshold_bytes is not None
+    return max(found, min_step) if decides and survey.crossing is not None else found
