@@ -158,7 +158,7 @@ def _range_traces(
         }
     )  # fmt: skip
     for style in STYLES:
-        marks = [mark for mark in one.marks if style_of(mark) is style]
+        marks = [mark for mark in one.marks if mark.probe is not None and style_of(mark) is style]
         if not marks:
             continue
         traces.append(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oombisect.errors import ExitCode, OombisectError
-from oombisect.history.records import Event, SessionState, StoredProbe, StoredSession
+from oombisect.history.records import RUN_AGAIN, Event, SessionState, StoredProbe, StoredSession
 from oombisect.history.store import Store
 from oombisect.readings import Outcome, Reading
 from oombisect.recipes.config_diff import diff
@@ -151,7 +151,7 @@ class _Gathering:
             return self.report.reproduce
         command = shlex.join(["oombisect", *self.session.spec.command[1:]])
         curable = self.session.state is SessionState.INTERRUPTED and self.session.exit_code != ExitCode.USAGE
-        if curable and self.session.spec.kind != "probe":
+        if curable and self.session.spec.kind not in RUN_AGAIN:
             return (f"oombisect resume {self.session.id}", command)
         return (command,)
 
@@ -168,7 +168,7 @@ class _Gathering:
                 answers.setdefault(scope, []).append(event.payload)
         if not begun:
             self.missing[RANGE] = (
-                "A single probe has no range." if self.session.spec.kind == "probe" else "Nothing yet."
+                f"A single {kind} has no range." if (kind := self.session.spec.kind) in RUN_AGAIN else "Nothing yet."
             )
         for scope, start in begun.items():
             yield self._range(scope, start, answers[scope])
