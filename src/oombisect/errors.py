@@ -13,7 +13,7 @@ class ExitCode(IntEnum):
     """Exit codes of `run`, `resume`, `demo` and, where they apply, of every command but `probe`.
 
     1 is an answer (`replay`: does not fit; `explain`: no error found), so a mistake of the program has a code of its
-    own: EX_SOFTWARE of sysexits.h.
+    own: EX_SOFTWARE of sysexits.h. GREW is what `watch` and `check` end with where memory grew by more than is allowed.
     """
 
     CULPRIT = 0
@@ -23,6 +23,7 @@ class ExitCode(IntEnum):
     CREEP = 12
     BUDGET = 13
     INFRASTRUCTURE = 14
+    GREW = 15
     UNEXPECTED = 70
     INTERRUPTED = 130
 

@@ -8,6 +8,7 @@ import typer
 
 from oombisect import __version__
 from oombisect.cli import (
+    check,
     compare,
     config,
     demo,
@@ -28,6 +29,7 @@ from oombisect.cli import (
     skip,
     sql,
     undo,
+    watch,
 )
 from oombisect.cli.command_options import CommandAfterDashes
 from oombisect.errors import ExitCode, OombisectError
@@ -60,6 +62,8 @@ app.command("sql", short_help="Answer SQL; nothing can be changed by it.")(sql.s
 app.command("compare", short_help="Which allocations make up a difference of two peaks.")(compare.compare)
 app.command("replay", short_help="Would a recorded run fit, and with which settings?")(replay.replay)
 app.command("explain", short_help="What the out-of-memory errors of a log prove.")(explain.explain)
+app.command("check", cls=CommandAfterDashes, short_help="What a pull request does to memory.")(check.check)
+app.command("watch", cls=CommandAfterDashes, short_help="Probe a branch's new commits; name what grew.")(watch.watch)
 app.add_typer(import_.app, short_help="Import what others measured: goldens, snapshots, logs, exports.")
 app.command("demo", short_help="See it work on a small repository made on the spot.")(demo.demo)
 

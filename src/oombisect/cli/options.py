@@ -122,6 +122,11 @@ Jobs = Annotated[
         help="Probes at once, or auto: as many as cores and host memory carry (real GPUs: as many as these hold).",
     ),
 ]
+MinStep = Annotated[str, typer.Option(metavar="SIZE", help="The growth that is too much.")]
+Markdown = Annotated[
+    bool,
+    typer.Option("--md", help="Print Markdown on stdout, for a comment or a job's summary."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout; everything else goes to stderr.")]
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.history.location import cache_dir, default_database
-from oombisect.history.records import StoredSession
+from oombisect.history.records import RUN_AGAIN, StoredSession
 from oombisect.history.store import Store, open_store
 from oombisect.reports.terminal import render, report_console
 from oombisect.reports.watch import ConsoleWatcher
@@ -54,9 +54,12 @@ def resume_session(name: str, database: Path | None, *, as_json: bool) -> NoRetu
     """As `run_session`, from where a session stopped."""
     with open_store(database or default_database(), clock=clock) as store:
         found = named_session(store, name)
-        if found.spec.kind == "probe":
+        if found.spec.kind in RUN_AGAIN:
             again = shlex.join(["oombisect", *found.spec.command[1:]])
-            raise OombisectError(f"Session {found.id} is a single probe, with nothing to go on with", f"Probe: {again}")
+            raise OombisectError(
+                f"Session {found.id} is a single {found.spec.kind}, which has no search to go on with",
+                f"Run it again: {again}",
+            )
         stored = store.resume_session(found.id)
         _run(_search_of(store, stored.spec.kind, stored.spec.arguments, stored.id), database, as_json)
 
@@ -91,7 +94,7 @@ def _search_of(store: Store, kind: str, arguments: Mapping[str, Any], session: s
 def named_session(store: Store, name: str) -> StoredSession:
     """The session of that name; `last` is the newest bisection, or the newest of all where there is none."""
     if name == "last":
-        newest = (session for session in store.sessions(_MANY) if session.spec.kind != "probe")
+        newest = (session for session in store.sessions(_MANY) if session.spec.kind not in ("probe", "watch"))
         return next(newest, None) or store.session(name)
     return store.session(name)
 

@@ -10,6 +10,9 @@ from typing import Any
 
 from oombisect.readings import Reading
 
+RUN_AGAIN = ("probe", "check", "watch")
+"""Kinds of sessions with no search to go on with: where one was stopped, its command line is run again."""
+
 
 class SessionState(StrEnum):
     """RUNNING: a process works on it. INTERRUPTED: it can be resumed. FINISHED: it has its verdict for good."""
@@ -24,7 +27,7 @@ class SessionSpec:
     """What a session is started with.
 
     Args:
-        kind: the command: `run`, `config`, `releases`, `demo`, `probe`.
+        kind: the command: `run`, `config`, `releases`, `demo`, `probe`, `check`, `watch`.
         command: the command line as typed.
         arguments: the parsed arguments, plain JSON: all that `resume` needs.
         repo: path or address of the repository.

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from oombisect.errors import ExitCode
-from oombisect.history.records import SessionState, StoredProbe, StoredSession
+from oombisect.history.records import RUN_AGAIN, SessionState, StoredProbe, StoredSession
 from oombisect.printable import printable
 from oombisect.reports.points import short
 from oombisect.reports.watch import summary
@@ -112,7 +112,7 @@ def render_probes(session: StoredSession, probes: Sequence[StoredProbe], console
         line = f"  {probe.id:>5}  {short(probe.spec.point):<10}  {probe.spec.request}{at}  {what}  {took}"
         console.print(Text(f"{line}  {printable(probe.spec.subject)[:60]}"), soft_wrap=True)
     curable = session.exit_code != ExitCode.USAGE
-    if session.state is SessionState.INTERRUPTED and spec.kind != "probe" and curable:
+    if session.state is SessionState.INTERRUPTED and spec.kind not in RUN_AGAIN and curable:
         console.print(Text(f"Go on with: oombisect resume {session.id}", style="bold"))
 
 

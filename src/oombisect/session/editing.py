@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from oombisect.errors import ExitCode, OombisectError
-from oombisect.history.records import Event, SessionState, StoredSession
+from oombisect.history.records import RUN_AGAIN, Event, SessionState, StoredSession
 from oombisect.session.events import OBSERVATION, SKIP, START, UNDO, skipped, standing
 from oombisect.session.point_names import PointNames, Resolve
 
@@ -91,9 +91,9 @@ def _left(store: Store, session: StoredSession, gone: Sequence[Event] = ()) -> E
 
 
 def _require_search(session: StoredSession) -> None:
-    if session.spec.kind == "probe":
+    if session.spec.kind in RUN_AGAIN:
         raise OombisectError(
-            f"Session {session.id} is a single probe: it has no search to correct",
+            f"Session {session.id} is a single {session.spec.kind}: it has no search to correct",
             "Name a bisection; `oombisect sessions` lists them.",
         )
 
