@@ -291,6 +291,32 @@ def report(steps: list[dict[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def test_releases_are_compared_under_the_commit_of_bridge_they_ran_at(world: World) -> None:
+    def released(package: str) -> str:
+        probe = {"repo": str(world.repo.path), "megatron": None, "recipe": "toy"}
+        arguments = {
+            "package": package,
+            "at": world.bad,
+            "versions": ["2.9", "2.10", "3.0"],
+            "search": {"probe": probe},
+        }
+        spec = session_spec(
+            world.repo.path, f"{package} 2.9", f"{package} 3.0", kind="releases", arguments=arguments
+        )  # what the ends are called is not what their probes are stored under
+        return world.store.create_session(spec).id
+
+    torch, other = released("torch"), released("numpy")
+    kept = layers(AFTER, "0", "kept", 512, 1)
+    for version, count in (("2.9", 0), ("3.0", 2)):
+        world.probe(version, [(512, ()), *kept * count], session=torch, repo="package")
+    found = world.compare(torch, ends=True)
+    assert (found.first.located.point, found.second.located.point, found.delta) == ("2.9", "3.0", 1024)
+    assert "kept = y.clone()" in world.told(found) and "no repository" not in world.told(found)
+    with pytest.raises(OombisectError, match=r"No probe of 3\.0") as refused:
+        world.compare(other, ends=True)  # another package has that version, too
+    assert refused.value.way_out == f"Run `oombisect resume {other}`."
+
+
 def test_a_session_that_named_nothing(world: World) -> None:
     world.store.finish_session(world.session, 10, report([]))
     with pytest.raises(OombisectError, match="named no single change") as refused:

@@ -228,11 +228,11 @@ def compare(
     diffs: dict[str, CodeDiff] = {}
     words: dict[str, CodeDiff] = {}
     stacks = [_live_stacks(side) for side in sides]
-    if repository is not None and first.point and second.point:
+    if repository is not None and first.sources and second.sources:
         files = _project_files(list(stacks[0].values()) + list(stacks[1].values()))
         for side in sides:
-            assert side.located.point is not None
-            side.projects = projects_at(repository, side.located.point)
+            assert side.located.sources is not None
+            side.projects = projects_at(repository, side.located.sources)
             for name, project in side.projects.items():
                 project.load(files.get(name, ()))
         diffs = code_diffs(sides[0].projects, sides[1].projects, files)

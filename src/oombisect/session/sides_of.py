@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from oombisect.errors import OombisectError
 from oombisect.history.records import StoredProbe, StoredSession
@@ -94,7 +95,7 @@ def _also(text: str, store: Store | None, rank: int | None) -> int | None:
 
 def _session(store: Store, name: str) -> StoredSession:
     if name == "last":
-        newest = (session for session in store.sessions(_MANY) if session.spec.kind != "probe")
+        newest = (session for session in store.sessions(_MANY) if session.spec.kind not in ("probe", "watch"))
         return next(newest, None) or store.session(name)
     return store.session(name)
 
@@ -102,12 +103,20 @@ def _session(store: Store, name: str) -> StoredSession:
 def _ends(store: Store, session: StoredSession, rank: int | None) -> tuple[Located, Located]:
     if session.spec.good == session.spec.bad:
         raise OombisectError(f"Session {session.id} is a single probe", "Name two probes, or a bisection.")
-    ends = {"good": session.spec.good, "bad": session.spec.bad}
+    return probes_of(store, session, *_end_points(session), rank)
+
+
+def _end_points(session: StoredSession) -> tuple[str, str]:
+    """What the probes of a session's ends are stored under, which is not always what the ends are called."""
     if session.spec.kind == "config":
         if not session.verdict:
             raise OombisectError(f"Session {session.id} has no verdict", "Resume it, or name two probes.")
         ends = session.verdict["config"]["ends"]
-    return probes_of(store, session, ends["good"], ends["bad"], rank)
+        return ends["good"], ends["bad"]
+    if session.spec.kind == "releases":
+        versions = session.spec.arguments["versions"]
+        return versions[0], versions[-1]
+    return session.spec.good, session.spec.bad
 
 
 def _repository(
@@ -122,8 +131,8 @@ def _repository(
         return repository_of(session, cache, say, repo, megatron)
     try:
         found = repository_of(session, cache, say, repo, megatron)
-        for probe in probes:
-            for commit in bridge_of(probe.spec.point).split("-"):
+        for side in sides:
+            for commit in bridge_of(side.sources or "").split("-"):
                 found.resolve(commit)
     except OombisectError as error:
         say(f"{error.cause}: no sources are shown. Name a repository with --repo PATH.")
@@ -187,9 +196,11 @@ def _needed(step: StepVerdict) -> tuple[int, int] | None:
 
 
 def _sides(store: Store, session: StoredSession, choice: _Choice, rank: int | None) -> tuple[Located, Located]:
-    """The probes of a step, its parent and itself; of a roll those of the commit inside."""
+    """The probes of a step, its parent and itself; of a roll or merge those of the commit inside."""
     step = choice.step
-    if (inside := choice.inside) is not None:
+    if (inside := choice.inside) is not None and inside.repo != "megatron-lm":
+        return probes_of(store, session, inside.parent, inside.point, rank)
+    if inside is not None:
         bridge = step.evidence["descent"]["base"]["bridge"]
         return probes_of(store, session, f"{bridge}+{inside.parent}", f"{bridge}+{inside.point}", rank)
     states = step.evidence.get("points") or {"parent": step.parent, "point": step.point}  # a key's are told apart
@@ -220,10 +231,11 @@ def _snapshot_at(store: Store, session: StoredSession, point: str, rank: int | N
             return snapshot_of_probe(probe, store, rank)
         except OombisectError as error:
             failure = failure or error
-    given = as_given(session.spec.recipe, session.spec.arguments.get("probe", {}))
+    given = as_given(session.spec.recipe, _asked(session))
+    alone = session.spec.kind not in ("config", "releases")  # a point of theirs is no commit
     raise failure or OombisectError(
-        f"No probe of {point[:12]} in session {session.id} measured memory",
-        f"Probe it: oombisect probe {point[:12]} {given}.",
+        f"No probe of {point[:12] if alone else point} in session {session.id} measured memory",
+        f"Probe it: oombisect probe {point[:12]} {given}." if alone else f"Run `oombisect resume {session.id}`.",
     )
 
 
@@ -240,10 +252,27 @@ def _plain_probes(store: Store, session: StoredSession, point: str) -> Iterator[
 
 def _alike(other: StoredSession, session: StoredSession) -> bool:
     """Whether probes of another session may stand for this one's: all but the range, the search and the limit agree."""
-    asked, wanted = (
-        replace(ProbeRequest.from_json(s.spec.arguments.get("probe", {})), limit_bytes=None) for s in (other, session)
+    return (
+        other.id != session.id
+        and other.spec.device == session.spec.device
+        and replace(ProbeRequest.from_json(_asked(other)), limit_bytes=None)
+        == replace(ProbeRequest.from_json(_asked(session)), limit_bytes=None)
+        and _around(other) == _around(session)
     )
-    return other.id != session.id and other.spec.device == session.spec.device and asked == wanted
+
+
+def _asked(session: StoredSession) -> Mapping[str, Any]:
+    """How its probes were asked for: a `ProbeRequest` as JSON."""
+    arguments = session.spec.arguments
+    found: Mapping[str, Any] = arguments.get("search", arguments).get("probe", {})
+    return found
+
+
+def _around(session: StoredSession) -> tuple[Any, ...]:
+    """What gives its points their meaning: a version is one of a package, under a commit."""
+    if session.spec.kind != "releases":
+        return ()
+    return session.spec.arguments["package"], session.spec.arguments["at"]
 
 
 def repository_of(
@@ -254,7 +283,7 @@ def repository_of(
     Raises:
         OombisectError: it is no longer there.
     """
-    asked = session.spec.arguments.get("probe", {})
+    asked = _asked(session)
     named = Path(session.spec.repo) if session.spec.repo.startswith("/") else None
     clone = Path(asked["megatron"]) if asked.get("megatron") else None
     if clone is not None and not clone.is_dir():

@@ -24,7 +24,7 @@ class Located:
     """A snapshot file, and the probe it belongs to if it is one of ours.
 
     `rank` is the rank whose memory it shows, None where nothing says so; `label` names it for people, `notes` are what
-    a reader should know of the choice.
+    a reader should know of the choice. `under` is the commit of Bridge that a release was probed under.
     """
 
     path: Path
@@ -32,6 +32,12 @@ class Located:
     rank: int | None = None
     probe: StoredProbe | None = None
     notes: tuple[str, ...] = ()
+    under: str | None = None
+
+    @property
+    def sources(self) -> str | None:
+        """The point whose sources it ran: that of the probe, or `under`; None for a bare file."""
+        return self.under or self.point
 
     @property
     def reading(self) -> Reading | None:
@@ -131,7 +137,9 @@ def snapshot_of_probe(probe: StoredProbe, store: Store, rank: int | None = None)
         raise OombisectError(f"Probe {name} kept no snapshot of rank {chosen.rank}", again)
     if not path.is_file():
         raise OombisectError(f"The snapshot of probe {name}, rank {chosen.rank}, is gone: {path}", again)
-    return Located(path, f"probe {name}", chosen.rank, probe)
+    session = store.session(probe.spec.session).spec
+    under = session.arguments["at"] if session.kind == "releases" else None
+    return Located(path, f"probe {name}", chosen.rank, probe, under=under)
 
 
 def _rank(name: str, reading: Reading, rank: int | None) -> RankReading:
