@@ -84,6 +84,11 @@ class Range:
     steps: tuple[RangeStep, ...] = ()
     unresolved: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def simulated(self) -> bool:
+        """Its numbers are of a virtual GPU."""
+        return any(mark.simulated for mark in self.marks)
+
 
 @dataclass(frozen=True, slots=True)
 class Run:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -67,21 +67,24 @@ class Sources:
 
 def gather(session: StoredSession, sources: Sources) -> SessionDocument:
     """Everything that a report says of a session."""
-    return _Gathering(session, sources).document()
+    return _Gathering(session, sources.store, sources).document()
+
+
+def ranges_of(session: StoredSession, store: Store) -> tuple[Range, ...]:
+    """The axes of a session alone: its own, then those inside its steps."""
+    return tuple(_Axes(session, store).ranges())
 
 
 @dataclass
-class _Gathering:
-    session: StoredSession
-    sources: Sources
+class _Axes:
+    """What the searches of a session asked, and were told."""
 
-    def __post_init__(self) -> None:
-        self.missing: dict[str, str] = {}
-        self.notes: list[str] = []
+    session: StoredSession
+    store: Store
 
     @cached_property
     def probes(self) -> list[StoredProbe]:
-        return self.sources.store.probes(self.session.id)
+        return self.store.probes(self.session.id)
 
     @cached_property
     def by_number(self) -> dict[int, StoredProbe]:
@@ -90,74 +93,19 @@ class _Gathering:
         for event in self.events:
             number = event.payload.get("probe") if event.kind == OBSERVATION else None
             if number is not None and number not in found:
-                found[number] = self.sources.store.probe(number)
+                found[number] = self.store.probe(number)
         return found
 
     @cached_property
     def events(self) -> list[Event]:
-        return standing(self.sources.store.events(self.session.id))
+        return standing(self.store.events(self.session.id))
 
     @cached_property
     def report(self) -> Report | None:
         told = self.session.verdict
         return Report.from_json(told) if told and "verdict" in told else None
 
-    def document(self) -> SessionDocument:
-        pair, sides = self._pair() or (None, ())
-        ends = self._ends()
-        measured = [probe.reading for probe in self.probes if probe.reading and probe.reading.outcome in _MEASURED]
-        readings = [*(reading for reading, _ in ends.values() if reading), *measured]
-        told = self.session.verdict
-        return SessionDocument(
-            session=session_json(self.session)
-            | {"command": list(self.session.spec.command), "oombisect_version": self.session.oombisect_version},
-            report=None if told is None else dict(told),
-            headline=self._headline(),
-            notes=tuple(self.notes),
-            simulated=any(reading.simulated for reading in readings) if readings else None,
-            limit_bytes=self._limit,
-            ends={name: reading.to_json() if reading else None for name, (reading, _) in ends.items()},
-            ranges=tuple(self._ranges()),
-            pair=pair,
-            runs=tuple(_run(side) for side in sides),
-            steps=tuple(self._steps(sum(len(side.trace) for side in sides) > _LONG)),
-            what_ifs=self._what_ifs(sides),
-            config_changes=self._config_changes({name: reading for name, (reading, _) in ends.items()}),
-            environments={name: _environment(reading, probe) for name, (reading, probe) in ends.items() if reading},
-            reproduce=self._reproduce(),
-            probes=[
-                probe_row_json(probe) | {"seconds": _seconds(probe), "simulated": probe.spec.simulated}
-                for probe in self.probes
-            ],
-            missing=self.missing,
-        )
-
-    @property
-    def _limit(self) -> int | None:
-        return self.report.verdict.limit_bytes if self.report else self.session.spec.limit_bytes
-
-    def _headline(self) -> str:
-        if self.report is not None:
-            return headline(self.report)
-        told = self.session.verdict
-        if told and "reading" in told:
-            return _probe_headline(told)
-        finished = sum(probe.reading is not None for probe in self.probes)
-        self.missing[VERDICT] = f"The session is {self.session.state}, so there is no verdict yet."
-        return f"Not finished: {counted(finished, 'probe')} so far, no verdict yet."
-
-    def _reproduce(self) -> tuple[str, ...]:
-        if self.report is not None:
-            return self.report.reproduce
-        command = shlex.join(["oombisect", *self.session.spec.command[1:]])
-        curable = self.session.state is SessionState.INTERRUPTED and self.session.exit_code != ExitCode.USAGE
-        if curable and self.session.spec.kind not in RUN_AGAIN:
-            return (f"oombisect resume {self.session.id}", command)
-        return (command,)
-
-    # The axes
-
-    def _ranges(self) -> Iterator[Range]:
+    def ranges(self) -> Iterator[Range]:
         begun: dict[str, Mapping[str, Any]] = {}
         answers: dict[str, list[Mapping[str, Any]]] = {}
         for event in self.events:
@@ -166,10 +114,6 @@ class _Gathering:
                 begun[scope], answers[scope] = event.payload, []
             elif event.kind == OBSERVATION:
                 answers.setdefault(scope, []).append(event.payload)
-        if not begun:
-            self.missing[RANGE] = (
-                f"A single {kind} has no range." if (kind := self.session.spec.kind) in RUN_AGAIN else "Nothing yet."
-            )
         for scope, start in begun.items():
             yield self._range(scope, start, answers[scope])
 
@@ -208,6 +152,76 @@ class _Gathering:
             )  # fmt: skip
         mark = _read_mark(self.by_number[number], request["index"], request["kind"])
         return replace(mark, cached=bool(answer["cached"]), fits=answer["fits"])
+
+
+@dataclass
+class _Gathering(_Axes):
+    """One session, and what of it cannot be had."""
+
+    sources: Sources
+    missing: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def document(self) -> SessionDocument:
+        pair, sides = self._pair() or (None, ())
+        ends = self._ends()
+        measured = [probe.reading for probe in self.probes if probe.reading and probe.reading.outcome in _MEASURED]
+        readings = [*(reading for reading, _ in ends.values() if reading), *measured]
+        told = self.session.verdict
+        return SessionDocument(
+            session=session_json(self.session)
+            | {"command": list(self.session.spec.command), "oombisect_version": self.session.oombisect_version},
+            report=None if told is None else dict(told),
+            headline=self._headline(),
+            notes=tuple(self.notes),
+            simulated=any(reading.simulated for reading in readings) if readings else None,
+            limit_bytes=self._limit,
+            ends={name: reading.to_json() if reading else None for name, (reading, _) in ends.items()},
+            ranges=self._axes(),
+            pair=pair,
+            runs=tuple(_run(side) for side in sides),
+            steps=tuple(self._steps(sum(len(side.trace) for side in sides) > _LONG)),
+            what_ifs=self._what_ifs(sides),
+            config_changes=self._config_changes({name: reading for name, (reading, _) in ends.items()}),
+            environments={name: _environment(reading, probe) for name, (reading, probe) in ends.items() if reading},
+            reproduce=self._reproduce(),
+            probes=[
+                probe_row_json(probe) | {"seconds": _seconds(probe), "simulated": probe.spec.simulated}
+                for probe in self.probes
+            ],
+            missing=self.missing,
+        )
+
+    @property
+    def _limit(self) -> int | None:
+        return self.report.verdict.limit_bytes if self.report else self.session.spec.limit_bytes
+
+    def _headline(self) -> str:
+        if self.report is not None:
+            return headline(self.report)
+        told = self.session.verdict
+        if told and "reading" in told:
+            return _probe_headline(told)
+        finished = sum(probe.reading is not None for probe in self.probes)
+        self.missing[VERDICT] = f"The session is {self.session.state}, so there is no verdict yet."
+        return f"Not finished: {counted(finished, 'probe')} so far, no verdict yet."
+
+    def _reproduce(self) -> tuple[str, ...]:
+        if self.report is not None:
+            return self.report.reproduce
+        command = shlex.join(["oombisect", *self.session.spec.command[1:]])
+        curable = self.session.state is SessionState.INTERRUPTED and self.session.exit_code != ExitCode.USAGE
+        if curable and self.session.spec.kind not in RUN_AGAIN:
+            return (f"oombisect resume {self.session.id}", command)
+        return (command,)
+
+    def _axes(self) -> tuple[Range, ...]:
+        found = tuple(self.ranges())
+        if not found:
+            self.missing[RANGE] = (
+                "A single probe has no range." if self.session.spec.kind == "probe" else "Nothing yet."
+            )
+        return found
 
     def _ends(self) -> dict[str, tuple[Reading | None, StoredProbe | None]]:
         """The readings of both ends and the probes that made them, as far as there are any."""
@@ -309,7 +323,7 @@ class _Gathering:
         try:
             found = replay_snapshot(
                 side.located,
-                self.sources.store,
+                self.store,
                 Question(alloc_confs=_FEW_SETTINGS if few else (), device=side.device if side.others else None),
                 lambda _: None,
             ).to_json()
@@ -324,7 +338,7 @@ class _Gathering:
 
     def _config_changes(self, ends: Mapping[str, Reading | None]) -> list[dict[str, Any]] | None:
         configs = [
-            self.sources.store.config(reading.config_hash) if reading and reading.config_hash else None
+            self.store.config(reading.config_hash) if reading and reading.config_hash else None
             for reading in (ends.get("good"), ends.get("bad"))
         ]
         if configs[0] is None or configs[1] is None:
