@@ -42,7 +42,7 @@ def run(
         ),
     ] = None,
     first_parent: Annotated[
-        bool, typer.Option("--first-parent/--no-first-parent", help="Take a merge as one change.")
+        bool, typer.Option("--first-parent/--no-first-parent", help="Take a merge as one change, to be gone into.")
     ] = True,
     path: Annotated[
         list[str] | None, typer.Option("--path", metavar="PATH", help="Only commits that touch this path. Repeatable.")
@@ -78,7 +78,8 @@ def run(
         bool,
         typer.Option(
             "--descend/--no-descend",
-            help="Where a named commit moves the Megatron-LM submodule, go on to the commit of Megatron-LM.",
+            help="Where a named commit moves the Megatron-LM submodule, go on to the commit of Megatron-LM; where it "
+            "is a merge, to the commit of the merged branch.",
         ),
     ] = True,
     jobs: Jobs = "1",

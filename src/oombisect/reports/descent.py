@@ -1,4 +1,4 @@
-"""What was found inside a roll of Megatron-LM, for people."""
+"""What was found inside a roll of Megatron-LM or a merge, for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from oombisect.reports.points import short
 from oombisect.session.verdict import StepVerdict
-from oombisect.units import format_bytes, format_delta
+from oombisect.units import counted, format_bytes, format_delta
 
 PARTS = {"megatron-lm": "Megatron-LM", "bridge": "Bridge's source", "dependencies": "dependencies"}
 _MOVES = {"sideways": "sideways, ", "back": "back, "}
@@ -38,6 +38,8 @@ def descent_lines(step: StepVerdict, metric: str, words: str, label: str) -> lis
         told = [f"{name} {format_delta(changes[part])}" for part, name in PARTS.items() if changes[part]]
         lines.append(f"shares of what was followed: {', '.join(told) or 'none'}{label}")
     lines += [_corner(corner, label) for corner in descent.get("corners", ())]
+    if branch := descent.get("branch"):
+        lines.append(f"merges {counted(branch['commits'], 'commit')} of a branch, up to {short(branch['last'])}")
     if descent.get("base"):
         pins = descent["pins"]
         how = _MOVES.get(pins.get("move", ""), "")

@@ -80,12 +80,14 @@ def headline(report: Report) -> str:
 
 
 def _culprit(report: Report, main: StepVerdict, label: str, limit: str) -> str:
-    """The sentence that names: the commit of Megatron-LM where one inside a roll did it, and then the roll."""
+    """The sentence that names: the commit inside a roll or a merge where one did it, and then the roll or merge."""
     inside = main.main_inside
     named, who, roll = main, "", ""
     rest = len(report.verdict.steps) - 1
     if inside:
-        named, who, roll = inside, "Megatron-LM ", f' Bridge rolled it in with {short(main.point)} "{main.subject}".'
+        named, who = inside, who_made(inside)
+        how = "Bridge rolled it in with" if who else "It was merged with"
+        roll = f' {how} {short(main.point)} "{main.subject}".'
         rest += len(main.inside) - 1
     others = f" {rest} more step{'s' if rest > 1 else ''} below." if rest else ""
     verdict, alone = report.verdict, _alone(report)
@@ -95,6 +97,11 @@ def _culprit(report: Report, main: StepVerdict, label: str, limit: str) -> str:
         over = f"and took the run across {threshold}" if named.crosses_limit else f"beside a threshold of {threshold}"
     size = _size(named, label) if alone is None else _followed(named, alone, label)
     return f'{who}{short(named.point)} "{named.subject}": {size} {over}; {named.kind}.{roll}{others}'
+
+
+def who_made(inside: StepVerdict) -> str:
+    """What stands before a commit inside a step; nothing where it is of the same repository."""
+    return "Megatron-LM " if inside.repo == "megatron-lm" else ""
 
 
 def main_step(report: Report) -> StepVerdict | None:
@@ -165,7 +172,7 @@ def render(report: Report, console: Console) -> None:
         for text in descent_lines(step, *metric_words(step), label):
             line(f"  {text}")
         for inside in step.inside:
-            line(f"\n  Megatron-LM {short(inside.point)} {inside.subject}", _STYLE.get(inside.kind, ""))
+            line(f"\n  {who_made(inside)}{short(inside.point)} {inside.subject}", _STYLE.get(inside.kind, ""))
             for text in evidence_lines(inside, label, across):
                 line(f"    {text}")
         for note in step.evidence.get("descent", {}).get("notes", ()):
@@ -204,7 +211,7 @@ def steps_table(steps: Sequence[StepVerdict], label: str) -> Table:
     for step, rolled in ((found, outer is not found) for outer in steps for found in (outer, *outer.inside)):
         needed = _needed_growth(step)
         table.add_row(
-            Text(("  Megatron-LM " if rolled else "") + short(step.point) + (" *" if step.crosses_limit else "")),
+            Text(("  " + who_made(step) if rolled else "") + short(step.point) + (" *" if step.crosses_limit else "")),
             *(Text(format_delta(step.delta.get(name, 0))) for name in _METRICS),
             Text("" if needed is None else format_delta(needed)),
             Text(step.kind, style=_STYLE.get(step.kind, "")),

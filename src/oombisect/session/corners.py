@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from oombisect.search.metric import is_bounded
 from oombisect.search.observation import Censored, Exact, Metrics, Observation
@@ -11,7 +13,23 @@ from oombisect.search.requests import Measure
 from oombisect.search.state import observe, start
 from oombisect.search.survey import Kind, Survey
 from oombisect.session.bisection import needed_by_rank, observation_of
-from oombisect.session.measuring import Measured, Measurer
+from oombisect.session.measuring import Measured, Measurer, Target
+
+if TYPE_CHECKING:
+    from oombisect.history.store import Store
+
+ROLL = "roll"
+"""The event of a descent's beginning."""
+
+
+def to_probe(store: Store, session: str, measurer: Measurer, scope: str, targets: Iterable[Target]) -> int:
+    """How many of these no measurement was known of when a descent began; that is kept, for the budget's sake."""
+    for event in store.events(session):
+        if event.kind == ROLL and event.payload["scope"] == scope:
+            return int(event.payload["to_probe"])
+    unknown = {str(sorted(target.trees.items())) for target in targets if not measurer.known(target)}
+    store.append_event(session, ROLL, {"scope": scope, "to_probe": len(unknown)})
+    return len(unknown)
 
 
 def observed(measurer: Measurer, measured: Measured, fits: bool | None, options: Options) -> Observation:

@@ -23,10 +23,11 @@ def reproduce_commands(
     the limit written out, and the larger one with expandable segments.
     """
 
-    def probe(index: int, *more: str, limit: int | None = request.probe.limit_bytes) -> str:
+    def probe(point: int | str, *more: str, limit: int | None = request.probe.limit_bytes) -> str:
         options = probe_options(replace(request.probe, limit_bytes=limit), workshop)
         given = ["--", *request.probe.command] if request.probe.command else []
-        return shlex.join(["oombisect", "probe", line.targets[index].key[:12], *options, *more, "--fresh", *given])
+        key = point if isinstance(point, str) else line.targets[point].key
+        return shlex.join(["oombisect", "probe", key[:12], *options, *more, "--fresh", *given])
 
     commands: list[str] = []
     for step in conclusion.steps:
@@ -40,10 +41,12 @@ def reproduce_commands(
     for outer in verdict.steps:
         descent = outer.evidence.get("descent", {})
         for inside in map(StepVerdict.from_json, descent.get("steps", ())):
-            if inside.named:
+            if inside.named and inside.repo == "megatron-lm":
                 options = [*probe_options(request.probe, workshop), "--fresh"]
                 bridge = ["oombisect", "probe", descent["base"]["bridge"][:12], "--megatron-commit"]
                 commands += [shlex.join([*bridge, side[:12], *options]) for side in (inside.parent, inside.point)]
+            elif inside.named:
+                commands += [probe(side) for side in (inside.parent, inside.point)]
     return tuple(dict.fromkeys(commands or [probe(0), probe(len(line.targets) - 1)]))
 
 

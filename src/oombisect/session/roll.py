@@ -25,7 +25,7 @@ from oombisect.search.options import Options
 from oombisect.search.shares import Corner, share_out
 from oombisect.session.bisection import Bisection, CannotRevert
 from oombisect.session.commit_line import CommitTargets
-from oombisect.session.corners import gain, metrics_told, observed
+from oombisect.session.corners import ROLL, gain, metrics_told, observed, to_probe
 from oombisect.session.measuring import Measured, Measurer, Target
 from oombisect.session.steps import Targets
 from oombisect.session.verdict import StepVerdict, Verdict
@@ -34,7 +34,6 @@ from oombisect.units import format_delta
 if TYPE_CHECKING:
     from oombisect.history.store import Store
 
-ROLL = "roll"
 BRIDGE, MEGATRON, DEPENDENCIES = "bridge", "megatron-lm", "dependencies"
 _OLD: Corner = frozenset()
 _NEW_MEGATRON: Corner = frozenset({MEGATRON})
@@ -159,7 +158,11 @@ class RollDescent:
     def _into(self, step: Step, room: int | None) -> dict[str, Any]:
         """The descent into one roll, as docs/json.md has it."""
         before, after = self.line.targets[step.parent], self.line.targets[step.index]
-        descent: dict[str, Any] = {"pins": {"before": before.submodule, "after": after.submodule}, "probes": 0}
+        descent: dict[str, Any] = {
+            "into": MEGATRON,
+            "pins": {"before": before.submodule, "after": after.submodule},
+            "probes": 0,
+        }
         if not (before.submodule and after.submodule):
             which = "before" if after.submodule else "after"
             return descent | _told("not-possible", f"Megatron-LM is no submodule {which} this step")
@@ -169,7 +172,7 @@ class RollDescent:
         parts = self._parts(*locks)
         targets = self._corners(parts, before, after)
         scope = f"{ROLL}:{after.key}"
-        descent["probes"] = corners = self._to_probe(scope, targets)
+        descent["probes"] = corners = to_probe(self.store, self.session, self.measurer, scope, targets.values())
         if room is not None and room < corners:
             return descent | _told("budget", "the probe budget was spent before the roll could be split")
         measured = {corner: self.measurer.measure(target, "corner") for corner, target in targets.items()}
@@ -227,15 +230,6 @@ class RollDescent:
             trees = replace(trees, env_lock=repository.relevant_trees(environment.key).env_lock)
             key, subject = f"{key}@{environment.key}", f"{subject}, in the environment of {environment.key[:9]}"
         return self.make.of(bridge.key, subject, trees, key=key, megatron=megatron.submodule)
-
-    def _to_probe(self, scope: str, targets: Mapping[Corner, Target]) -> int:
-        """How many corners no measurement was known of when the descent began; that is kept, for the budget's sake."""
-        for event in self.store.events(self.session):
-            if event.kind == ROLL and event.payload["scope"] == scope:
-                return int(event.payload["to_probe"])
-        unknown = {str(sorted(t.trees.items())) for t in targets.values() if not self.measurer.known(t)}
-        self.store.append_event(self.session, ROLL, {"scope": scope, "to_probe": len(unknown)})
-        return len(unknown)
 
     def _split(self, roll: _Roll) -> dict[str, Any]:
         """The corners, and the shares of Bridge's source, the dependencies and Megatron-LM as far as they are known."""

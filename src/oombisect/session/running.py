@@ -16,6 +16,7 @@ from oombisect.session.commit_line import CommitLine, CommitTargets
 from oombisect.session.events import SKIP
 from oombisect.session.frozen import freeze_config
 from oombisect.session.measuring import CannotProbe, Measurer, Watcher
+from oombisect.session.merge import MergeDescent
 from oombisect.session.opening import Workshop, open_places, open_workshop, targets_of
 from oombisect.session.package_descent import PackageDescent
 from oombisect.session.reproduce import reproduce_commands
@@ -91,6 +92,9 @@ def bisect_range(
             verdict = bisection.verdict(conclusion)
             if request.descend and isinstance(make, CommitTargets):
                 verdict = RollDescent(store, session, line, make, measurer, options, limit, conclusion).descend(verdict)
+            if request.descend and request.first_parent:
+                merges = MergeDescent(store, session, line, measurer, options, limit, conclusion)
+                verdict = merges.descend(verdict)
             if isinstance(make, CommitTargets) and make.locks:
                 packages = PackageDescent(store, session, line, make.locks, measurer, options, limit, conclusion)
                 verdict = packages.descend(verdict)
