@@ -10,6 +10,7 @@ import inspect
 import math
 import re
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import torch
@@ -387,7 +388,8 @@ def _freeze(owner: Any, frozen: dict[str, Any], prefix: str, missed: list[str], 
             _freeze(current, value, f"{path}.", missed, absent)
             continue
         made = _from_plain(value, current)
-        if plain(made) == value:
+        is_name = isinstance(made, str) and not isinstance(current, (str, int, float, PurePath, type(None)))
+        if plain(made) == value and not is_name:  # of a function, a class: naming it does not make it
             setattr(owner, name, made)
         else:
             missed.append(path)

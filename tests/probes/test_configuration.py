@@ -213,6 +213,19 @@ def test_a_frozen_configuration_comes_back_with_its_types() -> None:
     assert len(notes) == 1 and "model.gone" in notes[0]
 
 
+def test_the_name_of_a_function_does_not_take_the_place_of_another() -> None:
+    config, notes = Config(), list[str]()
+    config.model.pipeline_model_parallel_layout = test_the_name_of_a_function_does_not_take_the_place_of_another
+    frozen = plain(config)
+    config.model.pipeline_model_parallel_layout = pytest.raises
+    config.model.attention_backend = Backend.fused
+    frozen["model"]["attention_backend"] = "Backend.gone"
+    configuration.freeze(config, frozen, notes)
+    assert config.model.pipeline_model_parallel_layout is pytest.raises
+    assert config.model.attention_backend is Backend.fused
+    assert "model.attention_backend, model.pipeline_model_parallel_layout" in notes[0]
+
+
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
 def test_a_complete_configuration_may_lack_here_what_is_off_there(value: Any) -> None:
     notes = list[str]()
