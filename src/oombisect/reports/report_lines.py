@@ -13,7 +13,7 @@ from oombisect.reports.points import short
 from oombisect.reports.reading import class_lines
 from oombisect.reports.report_document import SessionDocument
 from oombisect.reports.stranded import failure_lines
-from oombisect.reports.terminal import evidence_lines, metric_words
+from oombisect.reports.terminal import evidence_lines, metric_words, who_made
 from oombisect.session.verdict import StepVerdict
 from oombisect.units import format_apart
 
@@ -42,7 +42,7 @@ def step_lines(document: SessionDocument) -> Iterator[StepLines]:
         more = [*package_lines(outer, *metric_words(outer), label), *descent_lines(outer, *metric_words(outer), label)]
         yield StepLines(outer, [*evidence_lines(outer, label, across), *more])
         for inside in outer.inside:
-            yield StepLines(inside, evidence_lines(inside, label, across), "Megatron-LM")
+            yield StepLines(inside, evidence_lines(inside, label, across), who_made(inside).strip())
 
 
 def verdict_lines(document: SessionDocument) -> list[str]:
