@@ -45,6 +45,12 @@ def test_a_search_option_out_of_range_is_refused_by_name(changes: dict[str, Any]
         BisectRequest("a..b", ProbeRequest("toy"), **changes)
 
 
+def test_why_a_search_by_time_is_refused_is_said() -> None:
+    with pytest.raises(OombisectError, match="step-time") as told:
+        BisectRequest("a..b", ProbeRequest("toy"), metric="step-time")
+    assert "recording each allocation" in told.value.way_out and "fragmentation" in told.value.way_out
+
+
 def test_a_request_in_range_survives_json() -> None:
     probe = ProbeRequest("toy", ranks=(0, 7), world_size=8, time_limit=0.5, micro_batches=1, iterations=1000)
     request = BisectRequest("a..b", probe, budget=0, grid=5, min_step_bytes=1, metric="cached", threshold_bytes=7)

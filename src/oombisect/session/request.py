@@ -201,7 +201,8 @@ class BisectRequest:
         if self.find not in FINDS:
             raise OombisectError(f"--find {self.find!r} is not known", f"Use {', '.join(FINDS)}.")
         if self.metric not in METRICS:
-            time = "A probe measures memory, not speed. " if self.metric in ALL_METRICS else ""
+            timed = "A probe's steps are few, and slowed by recording each allocation: they tell no speed. "
+            time = timed if self.metric in ALL_METRICS else ""
             raise OombisectError(f"--metric {self.metric!r} is not known", f"{time}Use {', '.join(METRICS)}.")
         if self.freeze_config not in (None, *ENDS):
             raise OombisectError(f"--freeze-config {self.freeze_config!r} is no end", f"Use {' or '.join(ENDS)}.")
