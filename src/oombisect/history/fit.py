@@ -21,6 +21,8 @@ State = Literal["in force", "fixed", "partly fixed"]
 
 PENALTY = 3.0
 """A cut costs `PENALTY * log(readings) * noise ** 2`."""
+SLOPE_PENALTY = 1.5
+"""A drift costs `SLOPE_PENALTY * log(readings) * noise ** 2`: it has one number to choose, a step a place as well."""
 LEAST_CHANGE = 2 * MIB
 """Less than this, or than three times the noise, is no creep, and no remainder of a step."""
 SHARE_OF_CREEP = 8
@@ -29,7 +31,12 @@ EXACT_NOISE = MIB // 2
 """Bytes. What stands for the noise of a series that has none: a virtual device's."""
 LEAST_NOISE = 0.0025
 """Of the level: the least noise that is taken for granted on real devices."""
-_NORMAL = 1.4826 / 2**0.5  # from the median difference of neighbours to a standard deviation
+MOST_NOISE = 0.02
+"""Of the level: the most noise that is believed."""
+MOST_OFF = 0.04
+_ENOUGH = 16
+# To a standard deviation: from the median of differences, and from the root mean square off the middle of three.
+_OF_MEDIAN, _OF_MIDDLE = 1.4826 / 2**0.5, 1.131
 _LEAST_COUNT = 8
 
 
@@ -144,12 +151,12 @@ def fit(samples: Sequence[Sample], *, exact: bool) -> Fit:
     read = [sample for sample in samples if sample.value is not None and not sample.bound]
     values = [sample.value or 0 for sample in read]
     noise = EXACT_NOISE if exact else estimate_noise(values)
-    penalty = PENALTY * log(max(len(read), _LEAST_COUNT)) * noise**2
-    stretches = partition(values, [sample.place for sample in read], penalty)
+    unit = log(max(len(read), _LEAST_COUNT)) * noise**2
+    stretches = partition(values, [sample.place for sample in read], PENALTY * unit, SLOPE_PENALTY * unit)
     least = max(LEAST_CHANGE, 3 * noise)
     changes = _changes(read, stretches, least)
     spans = _creeping(changes)
-    creeps = [creep for span in spans if abs((creep := _creep(changes[span])).delta_bytes) >= least]
+    creeps = [creep for span in spans if abs((creep := _creep(changes[span])).delta_bytes) >= max(LEAST_CHANGE, noise)]
     swallowed = {id(change) for span in spans for change in changes[span]}
     levels = [_level(read, stretch) for stretch in stretches for _ in range(stretch.first, stretch.last + 1)]
     steps = [change.step for change in changes if change.step and id(change) not in swallowed]
@@ -160,16 +167,24 @@ def fit(samples: Sequence[Sample], *, exact: bool) -> Fit:
 
 
 def estimate_noise(values: Sequence[int]) -> int:
-    """One standard deviation, bytes, from how neighbouring readings differ: medians, so that steps do not count.
+    """One standard deviation, bytes: the larger of two estimates that steps and drifts hardly touch.
 
-    Never less than `LEAST_NOISE` of the level. Where differences are few, the smaller ones are believed.
+    One is the median of how differences of neighbours differ from each other. The other is what readings are off the
+    middle one of themselves and their neighbours; it counts rare noise as well, each reading by `MOST_OFF` of the
+    level at most, so that a true excursion does not hide itself. The result lies within `LEAST_NOISE` and `MOST_NOISE`
+    of the level; of few readings, which cannot tell noise from steps, less than that is believed.
     """
     if not values:
         return 0
+    level = abs(median_low(values))
     differences = [after - before for before, after in pairwise(values)]
-    middle = median_low(differences) if differences else 0
-    spread = median_low(abs(difference - middle) for difference in differences) if differences else 0
-    return max(round(spread * _NORMAL), round(abs(median_low(values)) * LEAST_NOISE), 1)
+    usual = median_low(differences) if differences else 0
+    spread = median_low(abs(difference - usual) for difference in differences) if differences else 0
+    neighbours = zip(values, values[1:], values[2:], strict=False)
+    off = [min(abs(value - sorted((before, value, after))[1]), level * MOST_OFF) for before, value, after in neighbours]
+    rare = (sum(one * one for one in off) / len(off)) ** 0.5 if off else 0.0
+    most = level * MOST_NOISE * min(1, len(values) / _ENOUGH)
+    return max(round(min(max(spread * _OF_MEDIAN, rare * _OF_MIDDLE), most)), round(level * LEAST_NOISE), 1)
 
 
 def _level(read: Sequence[Sample], stretch: Stretch) -> _Level:

@@ -1,6 +1,6 @@
 """Cutting a series of readings into stretches that are level or drift: the exact optimum, pure.
 
-A stretch costs the squares of what its readings are off its level, or off its line and `penalty` besides; every cut
+A stretch costs the squares of what its readings are off its level, or off its line and `slope` besides; every cut
 costs `penalty`. The sum is least for what is returned. A cut lies only where two neighbouring readings differ, and a
 drift has `LEAST_DRIFT` readings or more: fewer would always lie close to some line.
 
@@ -10,7 +10,7 @@ That is a Potts functional with lines, solved by dynamic programming with prunin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -33,33 +33,42 @@ class Sums:
         origin, start = (values[0], places[0]) if values else (0, 0)
         x = [value - origin for value in values]
         p = [place - start for place in places]
-        self._x = [0, *accumulate(x)]
-        self._p = [0, *accumulate(p)]
-        self._xx = [0, *accumulate(v * v for v in x)]
-        self._pp = [0, *accumulate(q * q for q in p)]
-        self._xp = [0, *accumulate(v * q for v, q in zip(x, p, strict=True))]
+        sums = (
+            accumulate(x, initial=0),
+            accumulate((v * v for v in x), initial=0),
+            accumulate(p, initial=0),
+            accumulate((q * q for q in p), initial=0),
+            accumulate((v * q for v, q in zip(x, p, strict=True)), initial=0),
+        )
+        self._sums = list(zip(*sums, strict=True))
 
-    def off(self, start: int, end: int) -> tuple[float, float]:
-        """The squares of what readings `start` to `end` (outside) are off their mean, and off their line."""
-        count = end - start
-        x = self._x[end] - self._x[start]
-        level = count * (self._xx[end] - self._xx[start]) - x * x
-        if not level:
-            return 0.0, 0.0
-        p = self._p[end] - self._p[start]
-        spread = count * (self._pp[end] - self._pp[start]) - p * p
-        together = count * (self._xp[end] - self._xp[start]) - x * p
-        line = (level * spread - together * together) / (count * spread) if spread else level / count
-        return level / count, line
+    def off(self, starts: Iterable[int], end: int) -> list[tuple[float, float]]:
+        """For each start, the squares of what the readings up to `end` (outside) are off their mean and their line."""
+        sums = self._sums
+        x1, xx1, p1, pp1, xp1 = sums[end]
+        result = []
+        for start in starts:
+            x0, xx0, p0, pp0, xp0 = sums[start]
+            count, x = end - start, x1 - x0
+            level = count * (xx1 - xx0) - x * x
+            if not level:
+                result.append((0.0, 0.0))
+                continue
+            p = p1 - p0
+            spread = count * (pp1 - pp0) - p * p
+            together = count * (xp1 - xp0) - x * p
+            line = (level * spread - together * together) / (count * spread) if spread else level / count
+            result.append((level / count, line))
+        return result
 
 
-def partition(values: Sequence[int], places: Sequence[int], penalty: float) -> list[Stretch]:
+def partition(values: Sequence[int], places: Sequence[int], penalty: float, slope: float) -> list[Stretch]:
     """The cheapest stretches, in order; of equally cheap ones those with the earliest last cut.
 
     Args:
         values: bytes.
         places: where on the line of commits each was read, ascending.
-        penalty: of a cut and of a drift, bytes squared.
+        penalty: of a cut, bytes squared; `slope`: of a drift, besides.
     """
     count = len(values)
     if not count:
@@ -72,18 +81,16 @@ def partition(values: Sequence[int], places: Sequence[int], penalty: float) -> l
     until: dict[int, int] = {}
     for cut in cuts:
         cheapest, source, drifts = float("inf"), 0, False
-        lines = []
         open_ = [start for start in open_ if until.get(start, cut) >= cut]
-        for start in open_:
-            level, line = sums.off(start, cut)
-            lines.append(line)
-            inclined = cut - start >= LEAST_DRIFT and line + penalty < level
-            cost = best[start] + penalty + (line + penalty if inclined else level)
+        costs = sums.off(open_, cut)
+        for start, (level, line) in zip(open_, costs, strict=True):
+            inclined = cut - start >= LEAST_DRIFT and line + slope < level
+            cost = best[start] + penalty + (line + slope if inclined else level)
             if cost < cheapest:
                 cheapest, source, drifts = cost, start, inclined
         best[cut], came[cut] = cheapest, (source, drifts)
         # Whoever starts there could as well start here, once what follows is long enough to drift by itself.
-        for start, line in zip(open_, lines, strict=True):
+        for start, (_, line) in zip(open_, costs, strict=True):
             if best[start] + line >= cheapest:
                 until.setdefault(start, cut + LEAST_DRIFT - 1)
         open_.append(cut)
