@@ -17,6 +17,8 @@ from oombisect.history.series import bring_up_to_date
 from oombisect.printable import printable
 from oombisect.virtual_gpu.profiles import PROFILES
 
+GPUS = {name: PROFILES[name].total_bytes for name in sorted(PROFILES)}
+"""Capacities in bytes, for the table `gpus`."""
 _MOST_ROWS = 10_000_000
 
 
@@ -31,8 +33,7 @@ def open_reader(path: Path) -> Reader:
     Raises:
         OombisectError: it cannot be read.
     """
-    gpus = {name: PROFILES[name].total_bytes for name in sorted(PROFILES)}
-    if why := bring_up_to_date(path, now_text, gpus):
+    if why := bring_up_to_date(path, now_text, GPUS):
         print(f"oombisect: series and steps are as of an earlier day: {printable(why)}", file=sys.stderr)
     return Reader(Connection(path, now_text, 30.0, readonly=True))
 
