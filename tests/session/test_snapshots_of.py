@@ -94,6 +94,18 @@ def test_a_snapshot_that_was_removed(store: Store, probe: int) -> None:
     assert "oombisect probe" in refused.value.way_out
 
 
+def test_a_snapshot_of_a_release_that_was_removed(store: Store, tmp_path: Path) -> None:
+    command = ("/usr/bin/oombisect", "releases", "torch", "2.9..3.0")
+    spec = session_spec(tmp_path, "torch 2.9", "torch 3.0", kind="releases", command=command, arguments={"at": POINT})
+    probe = add_probe(store, store.create_session(spec).id, "3.0", [(512, ())])
+    path = store.snapshot(probe, 0)
+    assert path is not None
+    path.unlink()
+    with pytest.raises(OombisectError, match="is gone") as refused:
+        resolve_snapshot(str(probe), store)
+    assert refused.value.way_out.endswith(": oombisect releases torch 2.9..3.0 --db FILE")
+
+
 def test_probes_without_memory(store: Store) -> None:
     begun = store.begin_probe(probe_spec("20261130-1", POINT))
     with pytest.raises(OombisectError, match="did not finish"):

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from oombisect.errors import OombisectError
 from oombisect.files import irregular
 from oombisect.history.records import StoredProbe
-from oombisect.history.store import Store
 from oombisect.probing.workload import as_given
 from oombisect.readings import Outcome, RankReading, Reading
+
+if TYPE_CHECKING:
+    from oombisect.history.store import Store
 
 _PROBE = re.compile(r"(?:(?P<session>[\w-]+)/)?(?P<probe>[0-9]{1,18})", re.ASCII)
 _FILE = re.compile(r"snapshot-(?P<rank>[0-9]{1,9})\.", re.ASCII)
@@ -131,13 +135,15 @@ def snapshot_of_probe(probe: StoredProbe, store: Store, rank: int | None = None)
         )
     chosen = _rank(name, reading, rank)
     given = as_given(probe.spec.recipe, probe.spec.settings)
+    session = store.session(probe.spec.session).spec
     again = f"Probe the point again: oombisect probe {probe.spec.point[:12]} --fresh {given}."
+    if session.kind in ("config", "releases"):  # a point of theirs is no commit, to be probed alone
+        again = f"Ask again with an empty database: {shlex.join(['oombisect', *session.command[1:], '--db', 'FILE'])}"
     path = store.snapshot(probe.id, chosen.rank)
     if path is None:
         raise OombisectError(f"Probe {name} kept no snapshot of rank {chosen.rank}", again)
     if not path.is_file():
         raise OombisectError(f"The snapshot of probe {name}, rank {chosen.rank}, is gone: {path}", again)
-    session = store.session(probe.spec.session).spec
     under = session.arguments["at"] if session.kind == "releases" else None
     return Located(path, f"probe {name}", chosen.rank, probe, under=under)
 
