@@ -234,13 +234,12 @@ def _place(
 ) -> Place:
     from oombisect.cli.sessions_of import clock
     from oombisect.errors import OombisectError
-    from oombisect.imports.place import Place
-    from oombisect.repo.dates import parse_date
+    from oombisect.imports.place import Place, parse_begin
 
     if commit is not None and date is not None:
         raise OombisectError("--commit and --date say two different things", "Give the commit alone: it has a date.")
     held: dict[str, Any] = dict(item.split("=", 1) for item in assignments("--set", settings))
-    return Place(recipe, device, commit, None if date is None else parse_date(date, clock()), repo, held)
+    return Place(recipe, device, commit, None if date is None else parse_begin(date, clock()), repo, held)
 
 
 def _run(run: Callable[[Store], Sequence[Imported]], database: Path | None, as_json: bool) -> None:

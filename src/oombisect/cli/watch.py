@@ -39,8 +39,8 @@ def watch(
     The database remembers how far it came; after a stop it goes on there. A repository of yours is looked at as it is:
     fetch before; the cached clone is updated. Without --once it looks again and again, until a step has landed.
 
-    Exit codes: 0 nothing grew by --min-step or more, 15 it did, or no longer fits, 14 infrastructure, 2 usage,
-    70 a bug, 130 interrupted (128 + n by signal n).
+    Exit codes: 0 nothing grew by --min-step or more, 15 it did, or no longer fits, 11 the newest commit could not be
+    measured, 14 infrastructure, 2 usage, 70 a bug, 130 interrupted (128 + n by signal n).
     """
     from oombisect.cli.gate_of import run_watch
     from oombisect.session.gate import WatchRequest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,10 +11,12 @@ from typing import Any
 
 from oombisect.errors import OombisectError
 from oombisect.printable import printable
+from oombisect.repo.dates import parse_date
 from oombisect.repo.git import Git, GitError, Kind
 
 UNDATED = "run"  # the repo of points that are no commits
 UNKNOWN = "unknown"
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _PROJECTS = {"bridge": "src/megatron/bridge", "megatron-lm": "megatron/core"}
 
 
@@ -110,3 +113,12 @@ def _time(seconds: str) -> datetime | None:
         return datetime.fromtimestamp(int(seconds), UTC)
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def parse_begin(text: str, now: datetime) -> datetime:
+    """As `repo.dates.parse_date`, but for a day alone it is where that begins: a range by date has all of its last day.
+
+    Raises:
+        OombisectError: it is no date.
+    """
+    return parse_date(f"{text.strip()}T00:00" if _DAY.fullmatch(text.strip()) else text, now)

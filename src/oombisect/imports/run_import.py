@@ -15,8 +15,7 @@ from oombisect.history.imported import ImportedReading, ImportKind, ImportSpec
 from oombisect.history.store import Store
 from oombisect.imports.content import Content, Problem, RunMemory, Unreadable
 from oombisect.imports.files import MAX_FILE, SourceFile, look, read_file, too_large
-from oombisect.imports.place import UNDATED, UNKNOWN, Place, Point, point_of
-from oombisect.repo.dates import parse_date
+from oombisect.imports.place import UNDATED, UNKNOWN, Place, Point, parse_begin, point_of
 
 SCHEMA = 1
 _EVENTS = "*tfevents*"
@@ -114,6 +113,8 @@ def import_tensorboard(store: Store, folder: Path, place: Place, *, strict: bool
     """
     from oombisect.imports.tensorboard import parse_events
 
+    if not folder.is_dir():
+        look(folder)
     try:
         files = sorted(path for path in folder.rglob(_EVENTS) if path.is_file()) if folder.is_dir() else [folder]
     except OSError as error:
@@ -146,7 +147,7 @@ def import_goldens(
     from oombisect.imports.goldens import Name
 
     known = {origin: Name(*named) for origin, named in store.imported_from("goldens").items()}
-    begin = None if since is None else parse_date(since, datetime.now(UTC))
+    begin = None if since is None else parse_begin(since, datetime.now(UTC))
     mined = mine(clone, revision=revision, since=begin, known=known)
     silent = f"{mined.silent:,} of {mined.goldens:,} goldens tell no memory"
     result = Imported(str(clone), len(mined.readings), 0, mined.problems, (*mined.notes, silent))
@@ -216,7 +217,7 @@ def _readings(source: _Source, place: Place, problems: list[Problem]) -> Iterato
     points: dict[tuple[str | None, datetime | None], Point] = {}
     for run in source.content.runs:
         try:
-            date = parse_date(run.told["date"], datetime.now(UTC)) if "date" in run.told else source.content.date
+            date = parse_begin(run.told["date"], datetime.now(UTC)) if "date" in run.told else source.content.date
             asked = run.told.get("commit"), date
             if asked not in points:
                 points[asked] = point_of(place, *asked, source.point)

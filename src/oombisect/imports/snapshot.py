@@ -16,7 +16,9 @@ from oombisect.memory.snapshots import SnapshotError, load, requests_of
 from oombisect.memory.timeline import timeline
 from oombisect.memory.trace import DeviceMemory, Snapshot
 
-_RANK = re.compile(r"rank[-_.]?([0-9]{1,6})(?![0-9])|snapshot-([0-9]{1,6})\.|_([0-9]{1,6})\.(?:pickle|pkl|json)", re.I)
+_RANK = re.compile(
+    r"rank[-_.]?([0-9]{1,6})(?![0-9])|snapshot-([0-9]{1,6})\.|(?<![0-9])_([0-9]{1,6})\.(?:pickle|pkl|json)", re.I
+)
 _NO_HISTORY = "it holds no history: the sizes are those when it was dumped"
 _LATE = "the recording begins when there is memory already"
 _DIED = "the run died of an out-of-memory error"

@@ -116,6 +116,8 @@ def watch_headline(watched: Watched) -> str:
         return f"Memory grew by {format_bytes(watched.min_step)} or more in {len(watched.landed)} {places}: {where}"
     if watched.session is None:
         return f"Nothing new: {where} was seen before"
+    if not watched.told:
+        return f"The newest commit could not be measured: {where}"
     return f"No growth of {format_bytes(watched.min_step)} or more: {where}"
 
 

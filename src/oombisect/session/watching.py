@@ -98,9 +98,21 @@ class Watched:
     notes: tuple[str, ...] = ()
 
     @property
+    def told(self) -> bool:
+        """Whether the newest commit could be measured, so that nothing can have landed unseen."""
+        return not self.seen or measured(self.seen[-1].reading)
+
+    @property
+    def next_begin(self) -> str:
+        """Where the next look begins: at the newest commit that was measured."""
+        return next((one.point for one in reversed(self.seen) if measured(one.reading)), self.begin)
+
+    @property
     def exit_code(self) -> ExitCode:
-        """The process's: GREW where something landed, else 0."""
-        return ExitCode.GREW if self.landed else ExitCode(0)
+        """The process's: GREW where something landed, BLURRED where the newest commit could not be measured, else 0."""
+        if self.landed:
+            return ExitCode.GREW
+        return ExitCode(0) if self.told else ExitCode.BLURRED
 
     def to_json(self) -> dict[str, Any]:
         """The contract of `watch --json` (docs/json.md)."""
@@ -111,6 +123,7 @@ class Watched:
             "branch": self.branch,
             "from": self.begin,
             "to": self.end,
+            "next": self.next_begin,
             "commits": self.commits,
             "recipe": self.recipe,
             "device": self.device,
@@ -132,7 +145,8 @@ def watch_once(
     command: tuple[str, ...],
     on_session: Callable[[str], None] = lambda _: None,
 ) -> Watched:
-    """Look at what is new on the branch since the last finished look of the same watch.
+    """Look at what is new on the branch since the last finished look of the same watch, or since the newest commit that
+    it could measure.
 
     One that is stopped leaves no trace but its measurements: the next begins where it began, and probes none again.
 
@@ -193,7 +207,7 @@ def _last(store: Store, request: WatchRequest, repo: str) -> str | None:
         spec = session.spec
         same = spec.kind == KIND and spec.repo == repo and spec.arguments.get("watched") == _plain(request.watched())
         if same and session.state is SessionState.FINISHED:
-            return spec.bad
+            return str((session.verdict or {})["next"])
     return None
 
 
