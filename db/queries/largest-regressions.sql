@@ -15,6 +15,6 @@ JOIN points ON points.id = steps.point
 WHERE steps.metric = :metric AND steps.delta_bytes > 0
   AND (:state = 'any' OR steps.state = :state)
   AND (:provenance = 'any' OR series.provenance = :provenance)
-  AND coalesce(points.committed, '') >= :since
+  AND (points.committed >= :since OR (points.committed IS NULL AND :since = '0000'))
 ORDER BY steps.delta_bytes DESC
 LIMIT :limit

@@ -11,6 +11,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +75,10 @@ class Reader:
         self._db.execute(f"PRAGMA hard_heap_limit = {_HEAP_BYTES}")
         for limit, value in _LIMITS.items():
             self._db.setlimit(limit, value)
+        # Table-valued functions declare themselves when first used, which an authorizer takes for a change.
+        for function in ("json_each", "json_tree", *(f"pragma_{name}" for name in sorted(_PRAGMAS))):
+            with suppress(sqlite3.OperationalError):  # one that this SQLite does not have
+                self._db.execute(f"SELECT * FROM {function} LIMIT 0")  # noqa: S608  # names of ours
         self._db.execute("BEGIN")
         self._db.set_authorizer(_authorize)
 
@@ -90,13 +95,13 @@ class Reader:
         values: Mapping[str, Any] | Sequence[Any] = (),
         *,
         seconds: float = 30.0,
-        rows: int | None = 1000,
+        rows: int = 1000,
     ) -> Answer:
         """The answer to one statement.
 
         Args:
             seconds: it may take; more is an error.
-            rows: how many are read at most; None: all.
+            rows: how many are read at most.
 
         Raises:
             OombisectError: it is no SQL, would change something, or takes too long or too much memory.
@@ -106,10 +111,9 @@ class Reader:
         def work() -> None:
             try:
                 cursor = self._db.execute(sql, values)
-                found = cursor.fetchall() if rows is None else cursor.fetchmany(rows + 1)
-                cut = rows is not None and len(found) > rows
+                found = cursor.fetchmany(rows + 1)
                 columns = tuple(column[0] for column in cursor.description or ())
-                box.append(Answer(columns, tuple(tuple(row) for row in found[:rows]), cut))
+                box.append(Answer(columns, tuple(tuple(row) for row in found[:rows]), len(found) > rows))
                 cursor.close()
             except BaseException as error:  # noqa: BLE001  # for the thread that waits
                 box.append(error)
