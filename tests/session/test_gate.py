@@ -14,6 +14,7 @@ from oombisect.session.checking import Checked, check_change
 from oombisect.session.gate import CheckRequest, WatchRequest, chosen
 from oombisect.session.request import ProbeRequest
 from oombisect.session.watching import Watched, watch_once
+from tests.cli.test_documents import keys, named, nullable, nulls, section
 
 from . import toy
 from .toy import MIB, mib
@@ -72,6 +73,9 @@ def test_a_change_is_compared_as_it_would_be_merged(world: World, branch: tuple[
     assert checked.grew == 100 * MIB and checked.exit_code is ExitCode.GREW
     assert checked.step is not None and (checked.step.kind, checked.step.confirmed) == ("capacity", "yes")
     assert (checked.report.good.external, checked.report.bad.external) == (1000 * MIB, 1000 * MIB)
+    document = checked.to_json()
+    own = set(document) - set(checked.report.to_json())
+    assert own and own <= named(section("`check`")) and document["exit"] == 15
     assert toy.git(world.repo, "rev-parse", "main", "topic").split() == [base, head]
     assert toy.git(world.repo, "status", "--porcelain") == ""
     with world.store() as store:
@@ -171,6 +175,10 @@ def test_a_gap_is_searched_with_what_was_measured(world: World) -> None:
     (step,) = landed.report.verdict.steps
     assert (step.point, step.parent) == (world.shas[6], world.shas[5])
     assert len(watched.seen) == 2
+    document, text = watched.to_json(), section("`watch`")
+    report = document["landed"][0].pop("report")
+    assert keys(document) <= named(text) and nulls(document) <= nullable(text)
+    assert report["session"] == landed.report.session
     assert landed.report.probes_cached == 2
     assert world.shas[6][:10] in watch_markdown(watched)
 
@@ -190,6 +198,18 @@ def test_a_commit_that_cannot_be_probed_hides_nothing(world: World) -> None:
     assert (landed.before.point, landed.after.point) == (world.shas[0], world.shas[2])
     assert landed.report.exit_code is ExitCode.BLURRED and watched.exit_code is ExitCode.GREW
     assert "unresolved: ImportError" in watch_markdown(watched).replace("&#58;", ":")
+
+
+def test_nothing_lands_behind_a_commit_that_cannot_be_probed(world: World) -> None:
+    broken = {**mib(8000, tag=1), "unresolved": "ImportError: no"}
+    started(world, [mib(8000, tag=0), broken])
+    blurred = watch(world)
+    assert (blurred.exit_code, blurred.next_begin) == (ExitCode.BLURRED, world.shas[0])
+    assert "could not be measured" in watch_headline(blurred)
+    toy.git(world.repo, "rm", "-q", "src/megatron/bridge/memory/unresolved")
+    grown = commit(world, {"allocated": 8300 * MIB, "reserved": 8400 * MIB})
+    watched = watch(world)
+    assert (watched.begin, watched.exit_code, watched.next_begin) == (world.shas[0], ExitCode.GREW, grown)
 
 
 def test_a_watch_that_was_stopped_probes_nothing_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
