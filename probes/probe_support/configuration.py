@@ -388,11 +388,20 @@ def _freeze(owner: Any, frozen: dict[str, Any], prefix: str, missed: list[str], 
             _freeze(current, value, f"{path}.", missed, absent)
             continue
         made = _from_plain(value, current)
-        is_name = isinstance(made, str) and not isinstance(current, (str, int, float, PurePath, type(None)))
-        if plain(made) == value and not is_name:  # of a function, a class: naming it does not make it
+        if plain(made) == value and not _is_name(made, current):
             setattr(owner, name, made)
         else:
             missed.append(path)
+
+
+_CODE = re.compile(r"(?:megatron|torch|transformer_engine)(?:\.[\w<>]+)+")
+
+
+def _is_name(made: Any, current: Any) -> bool:
+    """Whether a text names a function or class, which makes none: by its look, or by what it would replace."""
+    if not isinstance(made, str):
+        return False
+    return bool(_CODE.fullmatch(made)) or not isinstance(current, (str, int, float, PurePath, type(None)))
 
 
 def _from_plain(value: Any, like: Any) -> Any:

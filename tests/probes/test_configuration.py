@@ -217,12 +217,15 @@ def test_the_name_of_a_function_does_not_take_the_place_of_another() -> None:
     config, notes = Config(), list[str]()
     config.model.pipeline_model_parallel_layout = test_the_name_of_a_function_does_not_take_the_place_of_another
     frozen = plain(config)
+    assert frozen["model"]["pipeline_model_parallel_layout"].endswith("of_another")
+    frozen["model"]["recompute_modules"] = "megatron.bridge.models.gpt_provider.default_layer_spec"
     config.model.pipeline_model_parallel_layout = pytest.raises
     config.model.attention_backend = Backend.fused
     frozen["model"]["attention_backend"] = "Backend.gone"
     configuration.freeze(config, frozen, notes)
     assert config.model.pipeline_model_parallel_layout is pytest.raises
     assert config.model.attention_backend is Backend.fused
+    assert config.model.recompute_modules is None, "what is not set here is not set to a name either"
     assert "model.attention_backend, model.pipeline_model_parallel_layout" in notes[0]
 
 
