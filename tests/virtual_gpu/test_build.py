@@ -152,6 +152,8 @@ def test_the_environment(tmp_path: Path) -> None:
     assert free["OOMBISECT_VGPU_LIMIT_BYTES"] == str(TIB) and tight["OOMBISECT_VGPU_LIMIT_BYTES"] == str(5 << 30)
     assert tight["OOMBISECT_VGPU_DEVICES"] == "2" and tight["OOMBISECT_VGPU_MAJOR"] == "8"
     assert free["TRITON_CACHE_DIR"] != tight["TRITON_CACHE_DIR"]  # compiled code depends on the chip
+    compiled = [free[name] for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR")]
+    assert len(set(compiled)) == 3 and all(Path(place).is_relative_to(virtual.cache) for place in compiled)
     with pytest.raises(OombisectError, match="17 virtual GPUs"):
         virtual.environment(parse_gpu("virtual:h100-80gb"), devices=17)
 

@@ -80,6 +80,7 @@ class VirtualGpu:
             "TRITON_LIBCUDA_PATH": str(self.directory),
             "TRITON_CACHE_DIR": str(compiled / "triton"),
             "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
+            "TORCH_EXTENSIONS_DIR": str(compiled / "extensions"),  # a killed build may lock it for good (torch 2.9)
             # Compiled in the process itself: its pool of helpers costs more than it brings for a few small kernels, and
             # on Python 3.12.1 with torch 2.9 it keeps the process waiting for five minutes at its end.
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
