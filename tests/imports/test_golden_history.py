@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from oombisect.errors import OombisectError
+from oombisect.history.fit import fit
+from oombisect.history.measurements import lines, load
 from oombisect.history.store import Store, open_store
 from oombisect.imports.golden_history import mine
 from oombisect.imports.run_import import import_goldens
@@ -149,3 +151,25 @@ def test_every_known_jump_of_the_real_history_is_there(store: Store) -> None:
     for row in rows:
         origin = f"{CASES}/{row['test']}/{row['golden_file']}@{row['commit']}"
         assert steps[origin] == (int(row["old_max_alloc"]), int(row["new_max_alloc"])), json.dumps(row)
+    shown = _shown_steps(store)
+    large = [row for row in rows if abs(float(row["max_pct"])) >= 3]
+    assert len(large) > 50
+    for row in large:
+        delta = shown[f"{CASES}/{row['test']}/{row['golden_file']}@{row['commit']}"]
+        assert (delta > 0) == (float(row["max_pct"]) > 0), json.dumps(row)
+
+
+def _shown_steps(store: Store) -> dict[str, int]:
+    """The steps that `history` shows in the goldens, by origin: bytes of peak allocated."""
+    with store._connection.reading() as db:
+        found = {}
+        for (workload,) in db.execute("SELECT DISTINCT workload FROM imported_readings").fetchall():
+            rows = db.query(
+                "SELECT key, origin FROM imported_readings JOIN points ON points.id = point WHERE workload = ?",
+                [workload],
+            )
+            origins = {row["key"]: row["origin"] for row in rows}
+            for line in lines(load(db, workload)):
+                fitted = fit(line.samples(line.readings("allocated")), exact=False)
+                found |= {origins[step.point]: step.delta_bytes for step in fitted.steps}
+        return found
