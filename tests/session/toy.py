@@ -61,7 +61,7 @@ if job["describe"]:
         recipe_function="toy", notes=[])))
     sys.exit()
 for name in ("allocated", "reserved"):
-    told[name] += told.get("per_a", 0) * config["a"]
+    told[name] += told.get("per_a", 0) * config.get("a", 0)
 with open({calls!r}, "a") as calls:
     calls.write(json.dumps({{"told": told, "limit": job["limit_bytes"], "env": job["env"]}}) + "\\n")
 time.sleep(told.get("sleep", 0.0))
