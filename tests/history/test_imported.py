@@ -11,6 +11,7 @@ import pytest
 from history_support import probe_spec
 
 from oombisect.history.imported import ImportedReading, ImportSpec
+from oombisect.history.measurements import lines, load
 from oombisect.history.store import Store
 from oombisect.readings import Outcome, PhaseMetrics, RankReading, Reading
 
@@ -104,3 +105,15 @@ def test_a_series_is_read_by_its_workload(store: Store, database: Path, where: s
     for index in ("probes_by_workload_and_point", "imported_readings_by_workload_and_point"):
         assert any(f"USING INDEX {index}" in step for step in steps), steps
     assert not any(step.startswith("SCAN") and "measurements" not in step for step in steps), steps
+
+
+def test_a_series_leaves_out_what_its_source_does_not_tell(store: Store) -> None:
+    silent = replace(READING, point="b" * 40, peak_allocated=None, position=1)
+    out = replace(READING, point="c" * 40, reason="out of memory", position=2)
+    store.add_import(SPEC, [replace(READING, position=0), silent, out])
+    with store._connection.reading() as db:
+        (line,) = lines(load(db, 1))
+    readings = line.readings("allocated")
+    assert [(reading.outcome, reading.value) for reading in readings] == [("exact", 7), ("censored", 7)]
+    assert [sample.point[0] for sample in line.samples(readings)] == ["a", "c"]
+    assert line.readings("device") == []

@@ -135,6 +135,12 @@ def reading_at(measurements: Sequence[Measurement], metric: Metric) -> PointRead
     return max((_middle(alike) for alike in ranks.values()), key=lambda reading: reading.value or 0)
 
 
+def _is_untold(measurements: Sequence[Measurement], metric: Metric) -> bool:
+    """Whether a point was measured, but not in this metric, as only an import can be."""
+    resolved = [m for m in measurements if m.outcome != "unresolved"]
+    return bool(resolved) and all(m.size(metric) is None for m in resolved)
+
+
 def _middle(alike: Sequence[tuple[Measurement, int]]) -> PointReading:
     sizes = [size for _, size in alike]
     middle = median_low(sizes)
@@ -158,10 +164,11 @@ class Line:
     points: tuple[tuple[Measurement, ...], ...]
 
     def readings(self, metric: Metric) -> list[PointReading]:
-        """What the series of that metric shows, point by point; where no point tells of it, nothing."""
+        """What the series of that metric shows, point by point, without those whose source does not tell of it; where
+        no point does, nothing."""
         if not any(m.outcome != "unresolved" and m.size(metric) is not None for point in self.points for m in point):
             return []
-        return [reading_at(point, metric) for point in self.points]
+        return [reading_at(point, metric) for point in self.points if not _is_untold(point, metric)]
 
     def samples(self, readings: Iterable[PointReading]) -> list[Sample]:
         """The readings as the fit takes them. Without a repository a place is just the order."""
