@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from oombisect.cli import completion
 from oombisect.cli.options import Database, Json, Overrides
 
 
@@ -36,6 +37,7 @@ def history(
             metavar="NAME",
             help="The recipe as it was probed, or the name of an imported test or run; a part of it, if that is clear.",
             show_default=False,
+            autocompletion=completion.recipes,
         ),
     ] = None,
     gpu: Annotated[

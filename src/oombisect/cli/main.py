@@ -41,7 +41,7 @@ def _run() -> int:
     if wrong := next((argument for argument in sys.argv[1:] if "\0" in argument), None):
         raise OombisectError(f"The argument {quoted(wrong)} has a NUL byte", "No name, size or setting has one.")
     try:
-        return int(app(standalone_mode=False) or 0)
+        return int(app(prog_name="oombisect", standalone_mode=False) or 0)
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # the parser makes it exit code 1
             raise ended.__context__ from None

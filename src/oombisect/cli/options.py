@@ -10,15 +10,25 @@ from typing import Annotated, Any
 
 import typer
 
+from oombisect.cli import completion
 from oombisect.errors import OombisectError
 from oombisect.session.request import ProbeRequest
 from oombisect.units import parse_bytes
 
+Session = Annotated[
+    str,
+    typer.Argument(
+        metavar="SESSION",
+        help="The session, a unique prefix of it, or last: the newest bisection.",
+        autocompletion=completion.sessions,
+    ),
+]
 Recipe = Annotated[
     str,
     typer.Option(
         "--recipe",
         metavar="NAME",
+        autocompletion=completion.recipes,
         help="The workload: a recipe function of Bridge, a model and mode such as qwen3_8b_lora, or ci:TEST, a test of "
         "Megatron-LM's CI (docs/command.md).",
         show_default=False,
@@ -38,6 +48,7 @@ Gpu = Annotated[
     str | None,
     typer.Option(
         metavar="GPU",
+        autocompletion=completion.gpus,
         help="cuda, virtual:h100-80gb (or another profile) or virtual:81559MiB. "
         "Default: the machine's GPUs, else a virtual H100.",
         show_default=False,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oombisect.cli import completion
 from oombisect.cli.options import Database
 from oombisect.errors import OombisectError
 
@@ -30,17 +31,26 @@ def plot(
             metavar="SESSION",
             help="The session, a unique prefix of it, or last: the newest bisection. Default: last.",
             show_default=False,
+            autocompletion=completion.sessions,
         ),
     ] = None,
     recipe: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Not one session: all readings of this recipe over commits.", show_default=False
+            metavar="NAME",
+            help="Not one session: all readings of this recipe over commits.",
+            show_default=False,
+            autocompletion=completion.recipes,
         ),
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(metavar="GPU", help="With --recipe: only of this device.", show_default=False),
+        typer.Option(
+            metavar="GPU",
+            help="With --recipe: only of this device.",
+            show_default=False,
+            autocompletion=completion.gpus,
+        ),
     ] = None,
     metric: Annotated[
         Metric, typer.Option(help="What to draw; device is reserved memory and that outside PyTorch.")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from oombisect.cli import completion
 from oombisect.cli.options import Database, Json
 
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV, sizes in bytes.")]
@@ -15,7 +16,10 @@ Seconds = Annotated[float, typer.Option(metavar="SECONDS", help="How long it may
 
 
 def query(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The question.", show_default=False)] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="The question.", show_default=False, autocompletion=completion.queries),
+    ] = None,
     parameters: Annotated[
         list[str] | None,
         typer.Option("--param", metavar="NAME=VALUE", help="A parameter of it, e.g. limit=5. Repeatable."),

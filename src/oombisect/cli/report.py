@@ -7,15 +7,12 @@ from typing import Annotated
 
 import typer
 
-from oombisect.cli.options import Database, Megatron
+from oombisect.cli.options import Database, Megatron, Session
 from oombisect.errors import OombisectError
 
 
 def report(
-    session: Annotated[
-        str,
-        typer.Argument(metavar="SESSION", help="The session, a unique prefix of it, or last: the newest bisection."),
-    ] = "last",
+    session: Session = "last",
     html: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write one page that needs no network to FILE.", show_default=False),

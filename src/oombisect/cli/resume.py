@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from oombisect.cli.options import Database, Json
+from oombisect.cli.options import Database, Json, Session
 
 
 def resume(
-    session: Annotated[
-        str,
-        typer.Argument(metavar="SESSION", help="The session, a unique prefix of it, or last: the newest bisection."),
-    ] = "last",
+    session: Session = "last",
     database: Database = None,
     json: Json = False,
 ) -> None:

@@ -6,14 +6,11 @@ from typing import Annotated
 
 import typer
 
-from oombisect.cli.options import Database, Json
+from oombisect.cli.options import Database, Json, Session
 
 
 def undo(
-    session: Annotated[
-        str,
-        typer.Argument(metavar="SESSION", help="The session, a unique prefix of it, or last: the newest bisection."),
-    ] = "last",
+    session: Session = "last",
     number: Annotated[int, typer.Argument(metavar="N", help="How many answers and skips.")] = 1,
     database: Database = None,
     json: Json = False,
