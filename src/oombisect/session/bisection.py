@@ -6,8 +6,10 @@ was killed goes on where it was: its events are told to a new search, and no fin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol
 
 from oombisect.errors import ExitCode, OombisectError
@@ -25,7 +27,7 @@ from oombisect.session.measuring import Measured, Measurer, Question, Target
 from oombisect.session.rank_findings import rank_findings
 from oombisect.session.steps import Judge
 from oombisect.session.verdict import Report, StepVerdict, Verdict
-from oombisect.units import format_bytes, format_delta
+from oombisect.units import counted, format_bytes, format_delta
 
 if TYPE_CHECKING:
     from oombisect.history.store import Store
@@ -98,7 +100,7 @@ class Bisection:
                 self._record(OBSERVATION, {"request": _to_json(request), **payload})
                 state = observe(state, request, observation)
                 self._check_ends(request, observation)
-            self.measurer.watcher.progress(_progress(state))
+            self.measurer.watcher.progress(self._progress(state))
         self.state = state
         return conclude(state)
 
@@ -143,6 +145,15 @@ class Bisection:
             reproduce=tuple(reproduce),
             rank_findings={"good": good_ranks, "bad": bad_ranks},
         )
+
+    def _progress(self, state: State) -> str:
+        took = [
+            (probe.finished - probe.started).total_seconds()
+            for probe in self.store.probes(self.session)
+            if probe.finished is not None
+        ]
+        keys = [target.key for target in self.line.targets]
+        return progress_text(state, keys, fmean(took) if took else None, max(1, len(self.measurer.places)))
 
     def _replayed(self) -> State:
         """The search as far as this session came; what was known at its start is fixed then, for the budget's sake."""
@@ -275,12 +286,40 @@ def _notes(conclusion: Conclusion, options: Options) -> list[str]:
     return []
 
 
-def _progress(state: State) -> str:
+def progress_text(state: State, keys: Sequence[str], seconds: float | None, at_once: int = 1) -> str:
+    """How far a search has come: what is explained, where it looks, and about what is left.
+
+    Args:
+        keys: of the points.
+        seconds: that a probe took on average; None: not known yet.
+        at_once: how many probes run at once.
+    """
     so_far = conclude(state)
     if not so_far.stretches:
         return ""
-    widest = format_bytes(so_far.largest_open)
-    return f"{so_far.explained:.0%} of the movement explained, largest open interval {widest}"
+    open_ones = [stretch for stretch in so_far.stretches if stretch.kind == "open"]
+    told = [f"{so_far.explained:.0%} of the movement explained"]
+    if open_ones:
+        widest = max(open_ones, key=lambda stretch: (abs(stretch.delta.size), stretch.last - stretch.first))
+        between = counted(widest.last - widest.first, "change")
+        size = format_bytes(so_far.largest_open)
+        told.append(f"largest open interval {keys[widest.first][:10]}..{keys[widest.last][:10]} ({between}, {size})")
+    left = sum(math.ceil(math.log2(stretch.last - stretch.first)) for stretch in open_ones)
+    if left:
+        rest = "" if seconds is None else f", {_duration(seconds * math.ceil(left / at_once))}"
+        told.append(f"about {counted(left, 'probe')} to go{rest}, then confirmation")
+    elif state.room is None or state.room:
+        told.append("confirming")
+    if state.room is not None:
+        told.append(f"{state.room} left of the budget")
+    return ", ".join(told)
+
+
+def _duration(seconds: float) -> str:
+    """In the unit that people would say."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def needed_by_rank(measurer: Measurer, measured: Measured, metric: Metric) -> dict[int, int | None] | None:
