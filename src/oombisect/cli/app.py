@@ -25,6 +25,7 @@ from oombisect.cli import (
     report,
     resume,
     run,
+    serve,
     sessions,
     show,
     skip,
@@ -60,6 +61,7 @@ app.command("report", short_help="A session as a page, as Markdown or as JSON.")
 app.command("history", short_help="Memory over commits, with its steps and creep.")(history.history)
 app.command("query", short_help="Answer a canned question about all that was measured.")(query.query)
 app.command("sql", short_help="Answer SQL; nothing can be changed by it.")(sql.sql)
+app.command("serve", short_help="Show the database in a browser, on this machine alone.")(serve.serve)
 app.command("plot", short_help="Memory over a range or over commits, in the terminal.")(plot.plot)
 app.command("compare", short_help="Which allocations make up a difference of two peaks.")(compare.compare)
 app.command("replay", short_help="Would a recorded run fit, and with which settings?")(replay.replay)

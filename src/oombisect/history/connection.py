@@ -33,6 +33,7 @@ class Connection:
     def __init__(self, path: Path, now: Callable[[], str], busy_timeout: float, readonly: bool) -> None:
         self.path = path.absolute()
         self.readonly = readonly
+        self.immutable = False  # opened as a file that nobody writes to
         self._lock = threading.RLock()
         if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
             raise OombisectError(
@@ -106,6 +107,7 @@ class Connection:
             if self.path.with_name(f"{self.path.name}-wal").exists():
                 raise self._locked_up("is in a read-only folder, and in use or not closed in order") from error
         self.db.close()
+        self.immutable = True
         self.db = self._connect(busy_timeout, immutable=True)
         return check(self.db, self.path, shipped())
 

@@ -53,9 +53,21 @@ def _authorize(action: int, one: str | None, two: str | None, *_: str | None) ->
         return sqlite3.SQLITE_OK
     if action == sqlite3.SQLITE_FUNCTION and (two or "").lower() not in _FUNCTIONS_REFUSED:
         return sqlite3.SQLITE_OK
-    if action == sqlite3.SQLITE_PRAGMA and (one or "").lower() in _PRAGMAS:
-        return sqlite3.SQLITE_OK
+    if action == sqlite3.SQLITE_PRAGMA:
+        name = (one or "").lower()
+        if name in _PRAGMAS or (name == "schema_version" and two is None):
+            return sqlite3.SQLITE_OK
     return sqlite3.SQLITE_DENY
+
+
+def bar(db: sqlite3.Connection) -> None:
+    """From now on nothing but reading is possible on this connection."""
+    # Table-valued functions declare themselves when first used, which an authorizer takes for a change.
+    for function in ("json_each", "json_tree", *(f"pragma_{name}" for name in sorted(_PRAGMAS))):
+        with suppress(sqlite3.OperationalError):  # one that this SQLite does not have
+            db.execute(f"SELECT * FROM {function} LIMIT 0")  # noqa: S608  # names of ours
+    db.execute("PRAGMA query_only = ON")
+    db.set_authorizer(_authorize)
 
 
 class Reader:
@@ -70,17 +82,12 @@ class Reader:
             raise ValueError("a connection that may write is no reader's")
         self._connection = connection
         self._db: sqlite3.Connection = connection.db.conn
-        self._db.execute("PRAGMA query_only = ON")
         self._db.execute("PRAGMA temp_store = MEMORY")
         self._db.execute(f"PRAGMA hard_heap_limit = {_HEAP_BYTES}")
         for limit, value in _LIMITS.items():
             self._db.setlimit(limit, value)
-        # Table-valued functions declare themselves when first used, which an authorizer takes for a change.
-        for function in ("json_each", "json_tree", *(f"pragma_{name}" for name in sorted(_PRAGMAS))):
-            with suppress(sqlite3.OperationalError):  # one that this SQLite does not have
-                self._db.execute(f"SELECT * FROM {function} LIMIT 0")  # noqa: S608  # names of ours
         self._db.execute("BEGIN")
-        self._db.set_authorizer(_authorize)
+        bar(self._db)
 
     def __enter__(self) -> Reader:
         return self
