@@ -58,7 +58,7 @@ class _Source:
     @property
     def point(self) -> Point:
         """Where it belongs if nothing tells: a point of its own, at the time the file was last changed."""
-        return Point(UNDATED, self.sha256, "", self.changed)
+        return Point(UNDATED, f"file {self.sha256[:12]}", "", self.changed)
 
 
 def import_logs(store: Store, files: Sequence[Path], place: Place, *, strict: bool = False) -> list[Imported]:

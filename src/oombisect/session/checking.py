@@ -125,6 +125,7 @@ def check_change(
             )
         ).id
         on_session(session)
+        watcher.say(f"session {session}: {without[:10]} without the change, {head[:10]} with it")
         with interrupted_unless_finished(store, session):
             measurer = Measurer(store, session, workshop.prober, watcher)
             options = Options(
