@@ -5,7 +5,6 @@ Every class of reading has a letter of its own, so that nothing depends on colou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from oombisect.history.asking import Series
 from oombisect.printable import printable
 from oombisect.reports.points import short
 from oombisect.reports.report_document import Mark, Range
+from oombisect.reports.report_figures import within_sight
 from oombisect.units import GIB, format_bytes, format_delta
 
 METRICS = {"device": "device memory", "reserved": "peak reserved", "allocated": "peak allocated"}
@@ -127,8 +127,11 @@ def draw(chart: Chart, *, width: int, height: int, colour: bool, ascii_only: boo
     import plotext
 
     width = max(_LEAST_WIDTH, width)
-    sizes = [dot.size / GIB for dot in chart.dots if dot.size is not None]
-    bottom, top = _extent([*sizes, *([] if chart.limit is None else [chart.limit / GIB])])
+    low, high = within_sight([dot.size for dot in chart.dots if dot.size is not None], chart.limit)
+    room = max(0.12 * (high - low), 0.005 * high, 1e-6)
+    bottom, top = max(0.0, low - room), high + room
+    limit = None if chart.limit is None else chart.limit / GIB
+    far = "" if limit is None else ", above" if limit > top else ", below" if limit < bottom else ""
     figure: Any = plotext.figure
     figure.clear()
     plotext.terminal.limit(False, False)  # the caller knows how much room there is
@@ -138,8 +141,8 @@ def draw(chart: Chart, *, width: int, height: int, colour: bool, ascii_only: boo
     figure.legend(False)
     for place, _ in chart.steps:
         figure.line(place, "vertical", style="dotted", pixel=plotext.pixel("orange", "default"))
-    if chart.limit is not None:
-        figure.line(chart.limit / GIB, "horizontal", style="double", pixel=plotext.pixel("red", "default"))
+    if limit is not None and not far:
+        figure.line(limit, "horizontal", style="double", pixel=plotext.pixel("red", "default"))
     used = [letter for letter in (READ, FITS, OVER, BOUND, UNRESOLVED) if any(d.letter is letter for d in chart.dots)]
     for letter in used:
         dots = [dot for dot in chart.dots if dot.letter is letter]
@@ -158,18 +161,12 @@ def draw(chart: Chart, *, width: int, height: int, colour: bool, ascii_only: boo
     lines = [printable(chart.title), printable(chart.unit), *(line.rstrip() for line in drawn.splitlines())]
     lines.append("  ".join(f"{letter.sign} {letter.words}" for letter in used))
     if chart.limit is not None:
-        lines[-1] += f"  {'=' if ascii_only else '═'} limit {format_bytes(chart.limit)}"
+        lines[-1] += f"  {'=' if ascii_only else '═'} limit {format_bytes(chart.limit)}{far}"
     lines += [f"step {printable(text)}" for _, text in chart.steps]
     text = "\n".join(lines) + "\n"
     if ascii_only:
         text = text.translate(_ASCII).encode("ascii", "replace").decode()
     return text
-
-
-def _extent(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values, default=0.0), max(values, default=1.0)
-    room = max(0.12 * (high - low), 0.005 * high, 1e-6)
-    return max(0.0, low - room), high + room
 
 
 def _names(chart: Chart, width: int) -> list[tuple[int, str]]:

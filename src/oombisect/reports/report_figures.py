@@ -73,7 +73,7 @@ def gib(size: int) -> float:
 
 def _layout(**more: Any) -> dict[str, Any]:
     return {
-        "margin": {"l": 64, "r": 16, "t": 28, "b": 48},
+        "margin": {"l": 64, "r": 32, "t": 28, "b": 48},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"color": "var(--text)", "size": 13, "family": "var(--font)"},
@@ -112,7 +112,7 @@ def range_figure(one: Range, document: SessionDocument) -> Figure:
     choices = []
     for metric, (words, value) in METRICS.items():
         bottom, top = _extent([size for mark in one.marks if (size := value(mark)) is not None], document.limit_bytes)
-        data += _range_traces(one, document, metric, value, bottom)
+        data += _range_traces(one, document, metric, value, (bottom, top))
         y = {"range": [bottom, top], "title": {"text": f"{words.partition(' (')[0]}, GiB"}}
         choices.append({"value": metric, "label": words, "layout": {"yaxis": y}})
     width = max(1, one.count - 1)
@@ -122,26 +122,44 @@ def range_figure(one: Range, document: SessionDocument) -> Figure:
         shapes=[_step_shape(step.index, step.kind) for step in one.steps]
         + [_band(first, last) for first, last in one.unresolved],
         annotations=_step_notes(one),
-        margin={"l": 64, "r": 16, "t": 28 + 18 * min(3, len(one.steps)), "b": 48},
+        margin={"l": 64, "r": 32, "t": 28 + 18 * min(3, len(one.steps)), "b": 48},
         hovermode="closest",
     )
     return {"data": data, "layout": layout, "choices": choices, "shown": shown}
 
 
 def _extent(sizes: Sequence[int], limit: int | None) -> tuple[float, float]:
-    """The bottom and the top of the axis in GiB: room below for what was not measured, and above for arrows."""
-    values = [gib(size) for size in sizes] + ([] if limit is None else [gib(limit)])
-    low, high = min(values, default=0.0), max(values, default=1.0)
+    """The bottom and the top of the axis in GiB: room below for what was not measured, and above for arrows.
+
+    A limit far from all that was measured is left out, so that what moved can be seen.
+    """
+    low, high = within_sight(sizes, limit)
     span = max(high - low, 0.02 * high, 1e-6)
     return max(0.0, low - 0.22 * span) if low else 0.0, high + 0.14 * span
 
 
+def within_sight(sizes: Sequence[int], limit: int | None) -> tuple[float, float]:
+    """The least and the most of the sizes, and of the limit if it is near enough to be drawn with them; GiB."""
+    values = [gib(size) for size in sizes]
+    if limit is not None:
+        low, high = min(values, default=gib(limit)), max(values, default=gib(limit))
+        room = 2 * max(high - low, 0.02 * high)
+        values += [gib(limit)] if low - room <= gib(limit) <= high + room else []
+    return min(values, default=0.0), max(values, default=1.0)
+
+
 def _range_traces(
-    one: Range, document: SessionDocument, metric: str, value: Callable[[Mark], int | None], bottom: float
+    one: Range,
+    document: SessionDocument,
+    metric: str,
+    value: Callable[[Mark], int | None],
+    extent: tuple[float, float],
 ) -> list[Figure]:
     traces: list[Figure] = []
+    bottom, top = extent
     if document.limit_bytes is not None:
         limit, name = gib(document.limit_bytes), f"limit {format_bytes(document.limit_bytes)}"
+        name += ", above" if limit > top else ", below" if limit < bottom else ""
         traces.append(
             {
                 "type": "scatter", "mode": "lines", "meta": metric, "name": name,
@@ -223,7 +241,7 @@ def _ticks(one: Range) -> dict[str, Any]:
     return {
         "tickmode": "array",
         "tickvals": chosen,
-        "ticktext": [_cut(short(key), 22) or f"point {index}" for key, index in zip(keys, chosen)],
+        "ticktext": [_cut(short(key.rpartition("+")[2]), 22) or f"point {index}" for key, index in zip(keys, chosen)],
         "title": {"text": f"{one.title}, good to bad ({one.count:,} points)", "standoff": 8},
     }
 
@@ -360,7 +378,7 @@ def treemap_figure(pair: Pair) -> Figure:
     sides = {"second": pair.names[1]} if pair.single else {"second": pair.names[1], "first": pair.names[0]}
     data = [_treemap(pair, side) for side in sides]
     choices = [{"value": side, "label": name, "layout": {}} for side, name in sides.items()]
-    layout = _layout(margin={"l": 0, "r": 0, "t": 4, "b": 0}, uniformtext={"minsize": 10, "mode": "hide"})
+    layout = _layout(margin={"l": 0, "r": 0, "t": 4, "b": 0}, uniformtext={"minsize": 9, "mode": "hide"})
     return {"data": data, "layout": layout, "choices": [] if pair.single else choices, "shown": "second"}
 
 
@@ -444,7 +462,7 @@ def _leaf(part: Mapping[str, Any]) -> str:
     frame = _innermost(part["frames"])
     if frame is None:
         return "no stack"
-    return f"{frame['file'].rpartition('/')[2]}:{frame['line']} {frame['function'].rpartition('.')[2]}"
+    return f"{frame['file'].rpartition('/')[2]}:{frame['line']}"
 
 
 def _innermost(frames: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:

@@ -44,6 +44,7 @@ _LONG = 100_000  # events of two runs
 _FEW_SETTINGS = ("", "expandable_segments:True", "max_split_size_mb:128")
 _MOST_STEPS = 3
 _MEASURED = (Outcome.EXACT, Outcome.CENSORED)
+_PLAIN = ("measure", "remeasure")
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,7 @@ class _Gathering(_Axes):
         return (command,)
 
     def _axes(self) -> tuple[Range, ...]:
-        found = tuple(self.ranges())
+        found = tuple(one for one in self.ranges() if one.count)
         if not found:
             self.missing[RANGE] = (
                 "A single probe has no range." if self.session.spec.kind == "probe" else "Nothing yet."
@@ -227,7 +228,7 @@ class _Gathering(_Axes):
         """The readings of both ends and the probes that made them, as far as there are any."""
         if self.session.spec.kind == "probe":
             told = self.session.verdict
-            plain = next((p for p in self.probes if p.reading and p.spec.request in ("measure", "remeasure")), None)
+            plain = next((p for p in self.probes if p.reading and p.spec.request in _PLAIN), None)
             reading = Reading.from_json(told["reading"]) if told and "reading" in told else None
             return {"bad": (reading or (plain.reading if plain else None), plain)}
         own = [e.payload for e in self.events if e.kind == OBSERVATION and not e.payload.get("scope")]
@@ -260,9 +261,8 @@ class _Gathering(_Axes):
                 refused.append(f"{error.cause}. {error.way_out}")
             else:
                 return _paired("the good and the bad end", ("good", "bad"), found), (found.first, found.second)
-        for probe in reversed(self.probes):
-            if not (probe.reading and probe.reading.outcome in _MEASURED and probe.spec.capacity_bytes is None):
-                continue
+        measured = [probe for probe in self.probes if probe.reading and probe.reading.outcome in _MEASURED]
+        for probe in sorted(measured, key=lambda probe: (probe.spec.request not in _PLAIN, -probe.id)):
             try:
                 found = self._compare(str(probe.id), str(probe.id))
             except OombisectError as error:
@@ -271,7 +271,9 @@ class _Gathering(_Axes):
                 self.notes += [f"The ends are not set beside each other: {reason}" for reason in refused[:1]]
                 told = f"{found.second.located.label}, by itself"
                 return replace(_paired(told, ("this run", "this run"), found), single=True), (found.second,)
-        self.missing[RUNS] = refused[0] if refused else "No probe of the session has measured anything."
+        none = "No probe of the session has measured anything."
+        reused = "The session ran no probe of its own: earlier ones answered."
+        self.missing[RUNS] = refused[0] if refused else none if self.probes or not self.session.verdict else reused
         return None
 
     def _steps(self, long: bool) -> Iterator[Pair]:
@@ -319,12 +321,14 @@ class _Gathering(_Axes):
             return None
         side = max(reversed(sides), key=_needs)
         few = len(side.trace) > _MANY_EVENTS
+        recorded = str(side.settings.get("PYTORCH_CUDA_ALLOC_CONF") or "")
+        confs = tuple(conf for conf in _FEW_SETTINGS if conf != recorded) if few else ()
         self.sources.say(f"replaying {side.located.label}")
         try:
             found = replay_snapshot(
                 side.located,
                 self.store,
-                Question(alloc_confs=_FEW_SETTINGS if few else (), device=side.device if side.others else None),
+                Question(alloc_confs=confs, device=side.device if side.others else None),
                 lambda _: None,
             ).to_json()
         except OombisectError as error:

@@ -109,9 +109,10 @@ def _ends(store: Store, session: StoredSession, rank: int | None) -> tuple[Locat
 def _end_points(session: StoredSession) -> tuple[str, str]:
     """What the probes of a session's ends are stored under, which is not always what the ends are called."""
     if session.spec.kind == "config":
-        if not session.verdict:
-            raise OombisectError(f"Session {session.id} has no verdict", "Resume it, or name two probes.")
-        ends = session.verdict["config"]["ends"]
+        told = (session.verdict or {}).get("config", {}).get("ends")
+        if not told:
+            raise OombisectError(f"Session {session.id} tells no probes of its ends", "Resume it, or name two probes.")
+        ends = told
         return ends["good"], ends["bad"]
     if session.spec.kind == "releases":
         versions = session.spec.arguments["versions"]
