@@ -9,6 +9,7 @@ import pytest
 
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.history.records import SessionState
+from oombisect.repo.bridge import open_repository
 from oombisect.reports.gate import check_headline, check_markdown, watch_headline, watch_markdown
 from oombisect.session.checking import Checked, check_change
 from oombisect.session.gate import CheckRequest, WatchRequest, chosen
@@ -73,6 +74,9 @@ def test_a_change_is_compared_as_it_would_be_merged(world: World, branch: tuple[
     assert checked.grew == 100 * MIB and checked.exit_code is ExitCode.GREW
     assert checked.step is not None and (checked.step.kind, checked.step.confirmed) == ("capacity", "yes")
     assert (checked.report.good.external, checked.report.bad.external) == (1000 * MIB, 1000 * MIB)
+    repository = open_repository(world.repo, world.folder, world.folder / "cache")
+    merge = repository.resolve(f"{head} onto {base}")
+    assert repository.commit(merge).parents == (base,), "what is compared can be looked up later"
     document = checked.to_json()
     own = set(document) - set(checked.report.to_json())
     assert own and own <= named(section("`check`")) and document["exit"] == 15

@@ -19,6 +19,7 @@ from oombisect.repo.commits import Commit, CommitGraph
 from oombisect.repo.dates import Dated, dated
 from oombisect.repo.git import Git, GitError, Kind
 from oombisect.repo.hotfix import Hotfix, check, patch_of_commit, patch_of_file, with_hotfixes
+from oombisect.repo.merge import remade
 from oombisect.repo.mirror import Mirror, Say, clone, mirror_of, update
 from oombisect.repo.revert import Reverted, revert
 from oombisect.repo.slots import Slot, acquire, is_probed, prune
@@ -95,7 +96,8 @@ class BridgeRepository:
         Raises:
             OombisectError: there is no such commit; near names are listed.
         """
-        found = self._resolved.get(revision) or self._dated(revision) or self._ask(revision)
+        known = self._resolved.get(revision) or remade(self.mirror, revision)
+        found = known or self._dated(revision) or self._ask(revision)
         if found is None and self.checkout is None and not self._updated:
             self.say(f"{revision} is not in the cached clone: updating it")
             update(self.mirror)

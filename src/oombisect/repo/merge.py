@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
 from oombisect.repo.mirror import Mirror
 from oombisect.repo.revert import commit_of_tree
+
+_KEY = re.compile(r"(?P<head>[0-9a-f]{40,64}) onto (?P<base>[0-9a-f]{40,64})", re.ASCII)
+
+
+def key_of(head: str, base: str) -> str:
+    """What the merge of `head` into `base` is called as a point: it is no commit of the user's."""
+    return f"{head} onto {base}"
+
+
+def remade(mirror: Mirror, key: str) -> str | None:
+    """The commit of a point by its key (`key_of`), the same whenever it is made; None where `key` is no such key."""
+    found = _KEY.fullmatch(key)
+    if found is None or not all(map(mirror.has_commit, found.groups())):
+        return None
+    return merged(mirror, found["base"], found["head"])
 
 
 def merged(mirror: Mirror, base: str, head: str) -> str | None:

@@ -11,7 +11,7 @@ from oombisect.axes.commits import parse_range
 from oombisect.errors import ExitCode
 from oombisect.history.records import SessionSpec
 from oombisect.repo.bridge import BridgeRepository
-from oombisect.repo.merge import merged
+from oombisect.repo.merge import key_of, merged
 from oombisect.search.options import Options
 from oombisect.session.bisection import Bisection
 from oombisect.session.environment_line import EnvironmentLine
@@ -110,7 +110,7 @@ def check_change(
             return make.of(sha, told.subject, repository.relevant_trees(sha), date=told.author_date, key=key)
 
         merge = change not in (base, head)
-        line = EnvironmentLine((target(without), target(change, f"{head} onto {base}" if merge else "")), (0.0, 1.0))
+        line = EnvironmentLine((target(without), target(change, key_of(head, base) if merge else "")), (0.0, 1.0))
         session = store.create_session(
             SessionSpec(
                 kind="check",
