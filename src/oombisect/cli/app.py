@@ -13,6 +13,7 @@ from oombisect.cli import (
     config,
     demo,
     explain,
+    gc,
     history,
     import_,
     log,
@@ -69,6 +70,7 @@ app.command("explain", short_help="What the out-of-memory errors of a log prove.
 app.command("check", cls=CommandAfterDashes, short_help="What a pull request does to memory.")(check.check)
 app.command("watch", cls=CommandAfterDashes, short_help="Probe a branch's new commits; name what grew.")(watch.watch)
 app.add_typer(import_.app, short_help="Import what others measured: goldens, snapshots, logs, exports.")
+app.command("gc", short_help="Delete old files of probes; every number stays.")(gc.gc)
 app.command("demo", short_help="See it work on a small repository made on the spot.")(demo.demo)
 
 

@@ -143,7 +143,10 @@ def snapshot_of_probe(probe: StoredProbe, store: Store, rank: int | None = None)
     if path is None:
         raise OombisectError(f"Probe {name} kept no snapshot of rank {chosen.rank}", again)
     if not path.is_file():
-        raise OombisectError(f"The snapshot of probe {name}, rank {chosen.rank}, is gone: {path}", again)
+        raise OombisectError(
+            f"The snapshot of probe {name}, rank {chosen.rank}, is gone (`oombisect gc` deletes old ones): {path}",
+            again,
+        )
     under = session.arguments["at"] if session.kind == "releases" else None
     return Located(path, f"probe {name}", chosen.rank, probe, under=under)
 
