@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from oombisect.session.gate import WatchRequest
+from oombisect.session.watching import Watched
+from tests.cli.conftest import Command
 from tests.cli.test_bad_input import Ground, refused
 from tests.session import toy
 
@@ -71,3 +75,18 @@ def test_wrong_requests(ground: Ground, arguments: list[str], words: list[str]) 
     done = ask(ground, *arguments)
     assert done.returncode == 2 and all(word in done.stderr for word in words), done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_watch_without_once_looks_until_something_lands(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    looks = iter([(), (), ("landed",)])
+
+    def look(_: object, request: WatchRequest, **__: object) -> Watched:
+        one = Watched(request.branch, None, "a" * 40, "b" * 40, 1, 1, 1, "r", "d")
+        return replace(one, landed=next(looks))  # type: ignore[arg-type]
+
+    monkeypatch.setattr("oombisect.cli.gate_of.watch_once", look)
+    monkeypatch.setattr("oombisect.cli.gate_of.time.sleep", slept.append)
+    monkeypatch.setattr("oombisect.cli.gate_of._print", lambda *_, **__: None)
+    assert command("watch", "--interval", "2", "--recipe", "x").code == 15
+    assert slept == [120.0, 120.0]
