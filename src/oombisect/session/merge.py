@@ -74,7 +74,9 @@ class MergeDescent:
             why = "it merges several branches" if more else "the branch did not begin at the mainline"
             return descent | _told("not-possible", f"the merge is not gone into: {why}")
         descent["branch"] |= {"first": branch[0].sha, "commits": len(branch)}
-        self.measurer.watcher.say(f"{merge.sha[:10]} merges {counted(len(branch), 'commit')} of a branch: going on into it")
+        self.measurer.watcher.say(
+            f"{merge.sha[:10]} merges {counted(len(branch), 'commit')} of a branch: going on into it"
+        )
         repository, per_lock = self.line.axis.repository, self.line.axis.per_lock
         axis = commit_range(repository, branch[0].parents[0], tip, per_lock=per_lock)
         line = CommitLine(axis, self.line.make)
