@@ -158,6 +158,19 @@ def test_every_probe_is_drawn_where_it_belongs(reported: Reported) -> None:
         assert limit["y"] == [LIMIT / GIB] * 2 and bottom < LIMIT / GIB < top
 
 
+def test_a_limit_far_away_does_not_flatten_what_moved(reported: Reported) -> None:
+    one = Range("", "commits", 10, (), (mark(0, allocated=30 * GIB), mark(1, allocated=31 * GIB)))
+    for limit, words in ((32 * GIB, ""), (80 * GIB, ", above"), (10 * GIB, ", below")):
+        figure = range_figure(one, replace(reported.document, limit_bytes=limit))
+        choice = next(choice for choice in figure["choices"] if choice["value"] == "allocated")
+        bottom, top = choice["layout"]["yaxis"]["range"]
+        assert top - bottom < 5 and bottom < 30 and top > 31
+        (name,) = {
+            t["name"] for t in figure["data"] if t.get("name", "").startswith("limit") and t["meta"] == "allocated"
+        }
+        assert name.endswith(words or "GiB")
+
+
 def test_the_figures_are_what_plotly_takes(reported: Reported) -> None:
     from plotly.graph_objects import Figure
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from oombisect.reports.report_document import SessionDocument
 from oombisect.reports.report_html import render_html
 from oombisect.units import GIB
 
@@ -73,8 +77,20 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def file(reported: Reported, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path: Path = tmp_path_factory.mktemp("page") / "page.html"
-    path.write_text(render_html(reported.document), encoding="utf-8")
+    path.write_text(render_html(with_hunk(reported.document)), encoding="utf-8")
     return path
+
+
+HUNK = "@@ -1,2 +1,2 @@ def f():\n-    kept = None\n+    kept = <script>window.pwned=4</script>\n " + "wide " * 80
+
+
+def with_hunk(document: SessionDocument) -> SessionDocument:
+    """As if a line of the largest difference had been changed: the toy's frames are in no file of its repository."""
+    (pair,) = document.steps
+    comparison = deepcopy(dict(pair.comparison))
+    comparison["stacks"][0]["second"]["frames"][0]["hunk"] = 0
+    comparison["hunks"] = [{"project": "bridge", "file": "kept.py", "text": HUNK}]
+    return replace(document, steps=(replace(pair, comparison=comparison),))
 
 
 @pytest.fixture(scope="module")
@@ -193,6 +209,17 @@ def test_the_difference_is_shown_by_stack_module_and_phase(seen: Seen) -> None:
     assert [tab.is_visible() for tab in tabs.all()] == [False, True, False]
     assert "+2.93 GiB" in tabs.nth(1).inner_text()
     seen.choose("tab-pair-0", "by stack")
+
+
+def test_the_hunk_is_shown_line_by_line_and_scrolls_in_itself(seen: Seen) -> None:
+    lines = seen.page.locator("#difference .hunk").first.locator("span")
+    assert lines.all_inner_texts() == HUNK.split("\n")
+    boxes = [line.bounding_box() for line in lines.all()]
+    assert all(one["y"] + one["height"] <= other["y"] + 1 for one, other in pairwise(boxes))
+    assert len({one["x"] for one in boxes}) == 1
+    assert seen.run(
+        "() => { const t = document.querySelector('#difference .scroll'); return t.scrollWidth <= t.clientWidth + 1; }"
+    )
 
 
 def test_commands_are_copied(seen: Seen, reported: Reported) -> None:
