@@ -99,3 +99,15 @@ CREATE TABLE creeps (
   largest_bytes INTEGER NOT NULL, -- the largest of them
   PRIMARY KEY (series, position)
 ) STRICT, WITHOUT ROWID;
+
+-- Where probes of a workload ran out of memory; those under an enforced capacity do not count.
+CREATE TABLE oom_sites (
+  workload INTEGER NOT NULL REFERENCES workloads (id),
+  phase TEXT NOT NULL,
+  ooms INTEGER NOT NULL, -- ranks that died there
+  points INTEGER NOT NULL, -- at how many points
+  largest_request_bytes INTEGER, -- as the messages tell; NULL: none does
+  most_unused_bytes INTEGER, -- the most that was reserved and not allocated
+  newest TEXT NOT NULL, -- when the newest of these probes ended
+  PRIMARY KEY (workload, phase)
+) STRICT, WITHOUT ROWID;

@@ -22,7 +22,7 @@ FULL = Reading(
     imported=("bridge:a.py",),
 )
 # Made again from the others (005_series.sql).
-DERIVED = {"series", "steps", "creeps", "places", "gpus", "workload_changes"}
+DERIVED = {"series", "steps", "creeps", "places", "gpus", "workload_changes", "oom_sites"}
 # What may change at all: the end of a session, the end of a probe.
 MUTABLE = {"sessions", "probes"}
 

@@ -14,8 +14,10 @@ import pytest
 from history_support import SESSION, Clock, probe_spec
 from series_support import OUT, add_series, reading, sha
 from tests.cli.conftest import Command, command
+from tests.cli.test_documents import check, section
 
 from oombisect.history.imported import ImportedReading, ImportSpec
+from oombisect.history.queries import queries
 from oombisect.history.store import open_store
 from oombisect.units import GIB
 
@@ -227,3 +229,25 @@ def test_sql(filled: Path, command: Command) -> None:
     command("sql", "DELETE FROM gpus", "--db", filled).refused(2, "Only reading is allowed")
     command("sql", "SELECT * FROM nowhere", "--db", filled).refused(2, "no such table", "docs/database.md")
     command("sql", "SELECT 1", "--seconds", "0", "--db", filled).refused(2, "--seconds")
+
+
+def test_the_documents_are_as_described(filled: Path, command: Command) -> None:
+    """Every field of the JSON is named in docs/json.md, and may be null where that says so."""
+    histories = [
+        command("history", "--db", filled, "--all", "--json", "--metric", m).document for m in ("allocated", "cached")
+    ]
+    for document in histories:
+        for one in [*document["workloads"], *document["series"]]:
+            one.pop("settings")
+    assert any(one["creep"] for one in histories[0]["series"]) and any(one["steps"] for one in histories[0]["series"])
+    check(histories, section("`history`"))
+    of_queries = section("`query`, `sql`")
+    check([command("query", "latest", "--db", filled, "--json").document], of_queries, "rows", "parameters")
+    check([command("query", "--list", "--json").document], of_queries)
+    check([command("sql", "SELECT 1 AS one", "--db", filled, "--json").document], of_queries)
+    check([command("gc", "--db", filled, "--json").document], section("`gc`"))
+
+
+def test_every_question_is_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "queries.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE) == list(queries())

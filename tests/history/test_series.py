@@ -44,6 +44,7 @@ DERIVED = {
     "steps": "SELECT * FROM steps ORDER BY series, position",
     "creeps": "SELECT * FROM creeps ORDER BY series, position",
     "gpus": "SELECT * FROM gpus ORDER BY name",
+    "oom_sites": "SELECT * FROM oom_sites ORDER BY workload, phase",
 }
 
 
@@ -56,6 +57,7 @@ def derived(database: Path) -> dict[str, list[Any]]:
         "steps": sorted((ids[row[0]], *row[1:]) for row in told["steps"]),
         "creeps": sorted((ids[row[0]], *row[1:]) for row in told["creeps"]),
         "gpus": told["gpus"],
+        "oom_sites": told["oom_sites"],
     }
 
 
@@ -131,7 +133,7 @@ def test_a_probe_that_ends_late_is_seen(filled: Path) -> None:
 def test_derived_tables_can_be_made_again(filled: Path) -> None:
     before = derived(filled)
     db = sqlite3.connect(filled)
-    for table in ("steps", "creeps", "series", "gpus"):
+    for table in ("steps", "creeps", "series", "gpus", "oom_sites"):
         db.execute(f"DELETE FROM {table}")
     db.execute("UPDATE workload_changes SET fitted = 0")
     db.commit()

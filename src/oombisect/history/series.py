@@ -89,11 +89,22 @@ def _fitted(line: Line, metric: Metric) -> tuple[Line, Metric, list[PointReading
     return line, metric, readings, fit(line.samples(readings), exact=line.provenance == "simulated")
 
 
+_OOM_SITES = """
+INSERT INTO oom_sites
+SELECT probes.workload, ooms.phase, count(*), count(DISTINCT probes.point), max(ooms.requested),
+  max(ooms.reserved - ooms.allocated), max(probes.finished)
+FROM probes JOIN ooms ON ooms.probe = probes.id
+WHERE probes.workload = ? AND probes.outcome = 'censored' AND probes.capacity_bytes IS NULL
+GROUP BY ooms.phase"""
+
+
 def _replace(db: Database, workload: int, fitted: list[tuple[Line, Metric, list[PointReading], Fit]]) -> None:
     ours = "SELECT id FROM series WHERE workload = ?"
     for table in ("steps", "creeps"):
         db.execute(f"DELETE FROM {table} WHERE series IN ({ours})", [workload])  # noqa: S608  # names of ours
     db.execute("DELETE FROM series WHERE workload = ?", [workload])
+    db.execute("DELETE FROM oom_sites WHERE workload = ?", [workload])
+    db.execute(_OOM_SITES, [workload])
     for line, metric, readings, found in fitted:
         series = _insert(db, "series", _series_row(workload, line, metric, readings, found))
         ids = {reading.of.point: reading.of.point_id for reading in readings}

@@ -181,7 +181,7 @@ def render_history(shown: Sequence[Shown], notes: Sequence[str], console: Consol
             console.print(Text(line, style="yellow"), soft_wrap=True)
         console.print()
     for note in notes:
-        console.print(Text(note, style="dim"), soft_wrap=True)
+        console.print(Text(printable(note), style="dim"), soft_wrap=True)
 
 
 def render_workloads(found: Sequence[WorkloadInfo], console: Console) -> None:
@@ -220,7 +220,10 @@ def _about(shown: Shown) -> str:
     part = "" if len(readings) == len(series.readings) else f" of {len(series.readings)}"
     noise = "" if series.provenance == "simulated" else f"; noise {format_bytes(series.fit.noise)}"
     points = f"{len(readings):,}{part} {'point' if len(readings) == 1 and not part else 'points'}"
-    return f"workload {series.workload.id}: {points} of {series.repo}{between}, {ORDER_NAMES[series.ordered_by]}{noise}"
+    about = (
+        f"workload {series.workload.id}: {points} of {series.repo}{between}, {ORDER_NAMES[series.ordered_by]}{noise}"
+    )
+    return printable(about)
 
 
 def _settings(workload: WorkloadInfo) -> str:

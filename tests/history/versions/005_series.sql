@@ -92,6 +92,16 @@ CREATE TABLE jobs (
 INSERT INTO "jobs" VALUES(1,'{"iterations":3,"schema":1}');
 INSERT INTO "jobs" VALUES(2,'{"iterations":3,"schema":1}');
 INSERT INTO "jobs" VALUES(3,'{"iterations":3,"schema":1}');
+CREATE TABLE oom_sites (
+  workload INTEGER NOT NULL REFERENCES workloads (id),
+  phase TEXT NOT NULL,
+  ooms INTEGER NOT NULL, -- ranks that died there
+  points INTEGER NOT NULL, -- at how many points
+  largest_request_bytes INTEGER, -- as the messages tell; NULL: none does
+  most_unused_bytes INTEGER, -- the most that was reserved and not allocated
+  newest TEXT NOT NULL, -- when the newest of these probes ended
+  PRIMARY KEY (workload, phase)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE ooms (
   probe INTEGER NOT NULL,
   rank INTEGER NOT NULL,
