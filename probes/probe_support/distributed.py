@@ -1,8 +1,8 @@
 """One rank of a big world in one process: torch's `fake` process group, with the few answers a real one would give.
 
 The fake backend's collectives return at once and leave their outputs as allocated, which is right for memory. Wrong
-would be only what the host reads back or what travels as Python objects; those are answered here, with this rank's
-own value as every other rank's.
+would be only what the host reads back, what travels as Python objects, and what DDP takes from the future of a
+reduction; those are answered here, with this rank's own value as every other rank's.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import functools
 import inspect
 import os
 import socket
+import weakref
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+
+from .after_import import after_import
 
 # Results of collectives this small are counters and flags that the host may read back, never activations.
 _SMALL_BYTES = 4096
@@ -93,6 +96,8 @@ def _fake_further_groups() -> None:
         return real_new_group(ranks=ranks, backend="fake", group_desc=group_desc)
 
     _replace("new_group", new_group)
+    _replace("all_reduce", _all_reduce_with_a_value(dist.all_reduce))
+    after_import("torch.nn.parallel.distributed", _ddp_without_reducing)
     _replace("barrier", lambda *args, **kwargs: None)
     _replace("monitored_barrier", lambda *args, **kwargs: None)
 
@@ -106,6 +111,53 @@ def answer_locally() -> None:
     _replace("all_gather_object", _all_gather_object)
     _replace("gather_object", _gather_object)
     _replace("all_gather", _all_gather_small(dist.all_gather))
+
+
+class _Reduced(dist.Work):
+    """What an asynchronous all-reduce hands back. Communication hooks of DDP read its value, and fake work has none."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__()
+        self._tensor = tensor
+
+    def wait(self, *args: Any, **kwargs: Any) -> bool:
+        return True
+
+    def get_future(self) -> Any:
+        return _known([self._tensor])
+
+
+def _known(value: Any) -> Any:
+    """A future that is done; it holds tensors of the current device."""
+    future: Any = torch.futures.Future(devices=[torch.cuda.current_device()] if torch.cuda.is_available() else None)
+    future.set_result(value)
+    return future
+
+
+def _all_reduce_with_a_value(real: Any) -> Any:
+    @functools.wraps(real)
+    def all_reduce(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        work = real(tensor, *args, **kwargs)
+        return work if work is None or isinstance(work, distributed_c10d._IllegalWork) else _Reduced(tensor)
+
+    return all_reduce
+
+
+def _ddp_without_reducing(module: Any) -> None:
+    """DDP's own reduction reads, in C++, the value that fake work lacks; a hook that leaves the bucket replaces it."""
+    real_forward = module.DistributedDataParallel._pre_forward
+    hooked = weakref.WeakSet[Any]()
+
+    @functools.wraps(real_forward)
+    def pre_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+        # Not before: a program may register a hook of its own until the first backward pass, and one is all there is.
+        if self not in hooked and not self._use_python_reducer:
+            hooked.add(self)
+            if not self._comm_hooks:
+                dist._register_comm_hook(self.reducer, None, lambda _state, bucket: _known(bucket.buffer()))
+        return real_forward(self, *inputs, **kwargs)
+
+    module.DistributedDataParallel._pre_forward = pre_forward
 
 
 def _replace(name: str, function: Any) -> None:

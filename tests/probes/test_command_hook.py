@@ -84,6 +84,22 @@ for step in range(4):
         torch.empty(1 << 40, dtype=torch.uint8, device="cuda")
 """
 
+DDP = """
+import sys, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("nccl")
+net = DistributedDataParallel(torch.nn.Linear(1024, 1024, bias=False, device="cuda"))
+if sys.argv[1] == "compressed":
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+    net.register_comm_hook(None, fp16_compress_hook)
+optimizer = torch.optim.AdamW(net.parameters())
+for step in range(3):
+    net(torch.ones(8, 1024, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
 
 class Shop:
     """Runs programs with the hook before them."""
@@ -193,6 +209,16 @@ class TestTraining:
         assert code == 0, output
         result = shop.result(3)
         assert parse_result(result, 3).outcome is Outcome.EXACT and result["world_size"] == 4
+
+    @pytest.mark.parametrize("mode", ["plain", "compressed"])
+    def test_ddp_trains_in_a_made_up_world(self, shop: Shop, mode: str) -> None:
+        code, output = shop.run(DDP, mode, env={"RANK": "0", "WORLD_SIZE": "4"})
+        assert code == 0, output
+        phases = shop.result()["phases"]
+        assert list(phases) == ["setup", "step_1", "step_2", "step_3"]
+        # Weight, gradient and the bucket it is reduced in, 4 MiB each; then the optimizer's two states.
+        assert phases["step_1"]["allocated_peak"] >= 12 * MIB
+        assert phases["step_2"]["allocated_peak"] >= 20 * MIB
 
     def test_all_ranks_of_a_launcher_are_watched_with_a_real_process_group(self, shop: Shop) -> None:
         program = shop.folder / "program.py"
