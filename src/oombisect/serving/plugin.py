@@ -122,7 +122,7 @@ def figure(found: list[Series]) -> dict[str, Any]:
         "xaxis": {"title": {"text": "readings, oldest first"}},
         "yaxis": {"title": {"text": "GiB"}},
         "shapes": marks,
-        "legend": {"orientation": "h"},
+        "legend": {"orientation": "h", "y": -0.2},
         "margin": {"t": 20},
     }
     return {"data": traces, "layout": layout}

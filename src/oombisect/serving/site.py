@@ -85,7 +85,8 @@ def _canned(query: Query) -> dict[str, Any]:
         f"{one.name}: {one.meaning}{'' if one.default is None else f' (else {one.default})'}"
         for one in query.parameters
     )
-    return {"title": query.name, "description": f"{query.about} Parameters: {told}.", "sql": with_defaults(query)}
+    about = f"{query.about} Parameters: {told}."
+    return {"title": query.name, "description": about, "sql": with_defaults(query), "hide_sql": True}
 
 
 def with_defaults(query: Query) -> str:
