@@ -17,10 +17,12 @@ from oombisect.history.store import open_store
 from oombisect.memory.timeline import PhaseSpan, Timeline
 from oombisect.reports.report_document import RUNS, WHAT_IFS, Mark, Range, SessionDocument
 from oombisect.reports.report_figures import STYLES, figures, range_figure, style_of
+from oombisect.reports.report_gathering import Sources, gather
 from oombisect.reports.report_html import render_html
 from oombisect.reports.report_markdown import MOST, render_markdown
 from oombisect.units import GIB
 from tests.cli.conftest import Command
+from tests.session.memories import add_probe, session_spec
 
 from .toy_report import ATTACK, LIMIT, SUBJECT, VALUE, Reported, document_of
 
@@ -107,10 +109,34 @@ def test_a_session_that_is_not_finished_says_so_and_shows_what_there_is(reported
     assert document.reproduce[0] == f"oombisect resume {begun.id}"
     (own,) = document.ranges
     assert len(own.marks) == 2 and own.count == 7
-    assert [reading is not None for reading in document.ends.values()] == [True, True]
+    assert [reading and reading["fits"] for reading in document.ends.values()] == [True, False]
     assert [run.point for run in document.runs] == [reported.world.shas[0], reported.world.shas[-1]]
     for text in (render_html(document), render_markdown(document)):
         assert "Not finished" in html.unescape(text) and "oombisect resume" in html.unescape(text)
+
+
+def test_a_single_probe_is_reported_by_itself(tmp_path: Path) -> None:
+    database = tmp_path / "o.db"
+    with open_store(database, clock=clock) as store:
+        spec = session_spec(tmp_path, "a" * 40, "a" * 40, kind="probe", command=("/x/oombisect", "probe", "HEAD"))
+        session = store.create_session(spec).id
+        add_probe(store, session, "a" * 40, [(4096, [("/x/a.py", 1, "f")])] * 3)
+        later = add_probe(store, session, "a" * 40, [(512, ())], request="expandable")
+        reading = store.reading(later - 1).with_fits(True).to_json()
+        found = {"schema": 1, "point": "a" * 40, "limit_bytes": LIMIT, "reading": reading}
+        store.finish_session(session, 0, {**found, "classification": None, "rank_findings": None})
+    with open_store(database, clock=clock, readonly=True) as store:
+        sources = Sources(store, database, tmp_path, clock, lambda _: None)
+        document = gather(store.session(session), sources)
+    assert document.headline.startswith("aaaaaaaaaa fits in 6.84 GiB (simulated): 12288 B peak allocated")
+    assert [run.peak_allocated for run in document.runs] == [3 * 4096], "not the probe under other settings"
+    assert document.pair is not None and document.pair.single and document.steps == () and document.ranges == ()
+    assert document.missing["range"] == "A single probe has no range." and list(document.ends) == ["bad"]
+    assert document.reproduce == ("oombisect probe HEAD",)
+    page = render_html(document)
+    assert "There is one run" in page and "A single probe has no range." in page
+    assert {trace["meta"] for trace in figures(document)["treemap"]["data"]} == {"second"}
+    assert "aaaaaaaaaa fits in" in html.unescape(render_markdown(document))
 
 
 # Figures

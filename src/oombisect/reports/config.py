@@ -59,7 +59,7 @@ def _effects(effects: Sequence[Mapping[str, Any]], label: str) -> list[str]:
                 f"{found['point']} adds {format_delta(own[name])} {_METRICS[name]} to the bad config,"
                 f" and added {format_delta(turn[name])} in its turn{label}"
             )
-        if found["returned_with"]:
+        if found.get("returned_with"):
             told.append(printable(f"{found['point']} was taken back with {', '.join(found['returned_with'])}"))
     return told
 

@@ -164,6 +164,7 @@ class _Gathering(_Axes):
     notes: list[str] = field(default_factory=list)
 
     def document(self) -> SessionDocument:
+        self.sources.say("comparing what is live at the peaks")
         pair, sides = self._pair() or (None, ())
         ends = self._ends()
         measured = [probe.reading for probe in self.probes if probe.reading and probe.reading.outcome in _MEASURED]
@@ -204,6 +205,8 @@ class _Gathering(_Axes):
         if told and "reading" in told:
             return _probe_headline(told)
         finished = sum(probe.reading is not None for probe in self.probes)
+        if told is not None:  # of a kind that ends without a verdict of its own
+            return f"{self.session.spec.kind}: finished, {counted(finished, 'probe')}."
         self.missing[VERDICT] = f"The session is {self.session.state}, so there is no verdict yet."
         return f"Not finished: {counted(finished, 'probe')} so far, no verdict yet."
 
@@ -232,14 +235,14 @@ class _Gathering(_Axes):
             reading = Reading.from_json(told["reading"]) if told and "reading" in told else None
             return {"bad": (reading or (plain.reading if plain else None), plain)}
         own = [e.payload for e in self.events if e.kind == OBSERVATION and not e.payload.get("scope")]
-        first = {a["request"]["index"]: a["probe"] for a in reversed(own) if a["request"]["kind"] == "measure"}
-        last = self._last_index
-        probes = [None if index is None else self.by_number.get(first.get(index) or -1) for index in (0, last)]
-        told_ends = (self.report.good, self.report.bad) if self.report else (None, None)
-        return {
-            name: (reading or (probe.reading if probe else None), probe)
-            for name, reading, probe in zip(("good", "bad"), told_ends, probes)
-        }
+        first = {a["request"]["index"]: a for a in reversed(own) if a["request"]["kind"] == "measure"}
+        answers = [first.get(index) if index is not None else None for index in (0, self._last_index)]
+        found: dict[str, tuple[Reading | None, StoredProbe | None]] = {}
+        for name, answer in zip(("good", "bad"), answers):
+            probe = self.by_number.get(answer["probe"]) if answer else None
+            reading = probe.reading.with_fits(answer["fits"]) if answer and probe and probe.reading else None
+            found[name] = (getattr(self.report, name) if self.report else reading, probe)
+        return found
 
     @property
     def _last_index(self) -> int | None:
@@ -252,29 +255,34 @@ class _Gathering(_Axes):
     # Runs beside each other
 
     def _pair(self) -> tuple[Pair, tuple[Side, ...]] | None:
-        """The ends; failing that, one run by itself: the newest whose recording is left."""
+        """The ends; failing that, one run by itself: the first whose recording is left."""
         refused: list[str] = []
-        if self.session.spec.kind != "probe":
+        for first, second in self._to_compare():
             try:
-                found = self._compare(self.session.id, None, ends=True)
+                found = self._compare(first, second, ends=second is None)
             except OombisectError as error:
                 refused.append(f"{error.cause}. {error.way_out}")
-            else:
+                continue
+            if first != second:
                 return _paired("the good and the bad end", ("good", "bad"), found), (found.first, found.second)
-        measured = [probe for probe in self.probes if probe.reading and probe.reading.outcome in _MEASURED]
-        for probe in sorted(measured, key=lambda probe: (probe.spec.request not in _PLAIN, -probe.id)):
-            try:
-                found = self._compare(str(probe.id), str(probe.id))
-            except OombisectError as error:
-                refused.append(f"{error.cause}. {error.way_out}")
-            else:
-                self.notes += [f"The ends are not set beside each other: {reason}" for reason in refused[:1]]
-                told = f"{found.second.located.label}, by itself"
-                return replace(_paired(told, ("this run", "this run"), found), single=True), (found.second,)
+            self.notes += [f"The ends are not set beside each other: {reason}" for reason in refused[:1]]
+            told = f"{found.second.located.label}, by itself"
+            return replace(_paired(told, ("this run", "this run"), found), single=True), (found.second,)
         none = "No probe of the session has measured anything."
         reused = "The session ran no probe of its own: earlier ones answered."
         self.missing[RUNS] = refused[0] if refused else none if self.probes or not self.session.verdict else reused
         return None
+
+    def _to_compare(self) -> Iterator[tuple[str, str | None]]:
+        """What may be set beside each other, best first, as `compare` takes it: the ends, then each run with itself."""
+        if self.session.spec.kind != "probe":
+            yield self.session.id, None
+            ends = [probe for _, probe in self._ends().values() if probe]
+            if len(ends) == 2:
+                yield str(ends[0].id), str(ends[1].id)
+        measured = [probe for probe in self.probes if probe.reading and probe.reading.outcome in _MEASURED]
+        for probe in sorted(measured, key=lambda probe: (probe.spec.request not in _PLAIN, -probe.id)):
+            yield str(probe.id), str(probe.id)
 
     def _steps(self, long: bool) -> Iterator[Pair]:
         """The named steps, the one of the headline first."""
@@ -298,7 +306,6 @@ class _Gathering(_Axes):
                 yield _paired(title, ("before", "with it"), found)
 
     def _compare(self, first: str, second: str | None, *, step: str | None = None, ends: bool = False) -> Comparison:
-        self.sources.say("comparing what is live at the peaks")
         return compare_named(
             first,
             second,
