@@ -121,7 +121,7 @@ class Bisection:
             },
             explained=conclusion.explained,
             unresolved=tuple((targets[a].key, targets[b].key) for a, b in conclusion.unresolved),
-            notes=(*conclusion.notes, *_notes(conclusion, self.options)),
+            notes=(*conclusion.notes, *_notes(conclusion, self.options, [target.key for target in targets])),
             metric=self.options.metric,
             change=conclusion.change,
             threshold_bytes=self.options.threshold_bytes,
@@ -276,7 +276,12 @@ def _kind(conclusion: Conclusion, steps: Sequence[StepVerdict]) -> str:
     return "blurred" if lumped else conclusion.kind
 
 
-def _notes(conclusion: Conclusion, options: Options) -> list[str]:
+def _notes(conclusion: Conclusion, options: Options, keys: Sequence[str]) -> list[str]:
+    if conclusion.kind == "budget":
+        return [
+            *_left_open(conclusion, options, keys),
+            "the same command with a larger --budget uses these readings again",
+        ]
     alone = options.metric != "memory"
     moved = conclusion.change if alone else conclusion.growth.allocated
     if conclusion.kind == "none" and options.wanted(moved) < 0 and abs(moved) > conclusion.epsilon:
@@ -284,6 +289,18 @@ def _notes(conclusion: Conclusion, options: Options) -> list[str]:
         what = options.metric if alone else "peak allocated"
         return [f"memory moved the other way: {what} {format_delta(moved)}; --find {other} follows that"]
     return []
+
+
+def _left_open(conclusion: Conclusion, options: Options, keys: Sequence[str], most: int = 3) -> list[str]:
+    """The largest stretches that a search without a budget would look into next, each a sentence."""
+    stretches = [stretch for stretch in conclusion.stretches if stretch.kind == "open"]
+    stretches.sort(key=lambda stretch: -abs(stretch.delta.size))
+    said = []
+    for stretch in stretches[:most]:
+        where = f"{keys[stretch.first][:10]}..{keys[stretch.last][:10]}"
+        size = "" if options.metric != "memory" else f", peak allocated {format_delta(stretch.delta.allocated)}"
+        said.append(f"not searched yet: {where} ({counted(stretch.last - stretch.first, 'change')}{size})")
+    return said
 
 
 def progress_text(state: State, keys: Sequence[str], seconds: float | None, at_once: int = 1) -> str:
