@@ -143,6 +143,16 @@ def test_derived_tables_can_be_made_again(filled: Path) -> None:
     assert all(before.values())
 
 
+def test_who_waits_long_is_told(database: Path) -> None:
+    with open_store(database, clock=Clock()) as store:
+        for n in range(101):
+            add_series(store, [A], recipe=f"r{n}")
+    told: list[str] = []
+    assert bring_up_to_date(database, now, GPUS, say=told.append) is None
+    assert bring_up_to_date(database, now, GPUS, say=told.append) is None
+    assert told == ["fitting the series of 101 workloads, once; what is done is kept"]
+
+
 def test_what_was_there_before_the_tables_is_fitted(database: Path) -> None:
     """A database of version 004 with readings in it."""
     versions = Path(__file__).parent / "versions"

@@ -33,9 +33,13 @@ def open_reader(path: Path) -> Reader:
     Raises:
         OombisectError: it cannot be read.
     """
-    if why := bring_up_to_date(path, now_text, GPUS):
+    if why := bring_up_to_date(path, now_text, GPUS, say=_say):
         print(f"oombisect: series and steps are as of an earlier day: {printable(why)}", file=sys.stderr)
     return Reader(Connection(path, now_text, 30.0, readonly=True))
+
+
+def _say(text: str) -> None:
+    print(f"oombisect: {text}", file=sys.stderr, flush=True)
 
 
 def one_format(*formats: bool) -> None:

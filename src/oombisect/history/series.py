@@ -17,16 +17,23 @@ from oombisect.history.measurements import STORED_METRICS, Line, Metric, PointRe
 from oombisect.history.sqlite import Database
 
 Row = dict[str, Any]
+_MANY = 100
 _STALE = "SELECT workload, changes FROM workload_changes WHERE fitted < changes ORDER BY workload"
 
 
 def bring_up_to_date(
-    path: Path, now: Callable[[], str], gpus: Mapping[str, int], *, busy_timeout: float = 30.0
+    path: Path,
+    now: Callable[[], str],
+    gpus: Mapping[str, int],
+    *,
+    busy_timeout: float = 30.0,
+    say: Callable[[str], None] = lambda _: None,
 ) -> str | None:
     """Fit what is stale in the database `path`; why that cannot be done (it is read-only), or None.
 
     Args:
         gpus: capacities in bytes by name, for the table of that name.
+        say: told, in a sentence, if it will take long.
 
     Raises:
         OombisectError: the database cannot be read, or is none of oombisect's.
@@ -34,7 +41,8 @@ def bring_up_to_date(
     looking = Connection(path, now, busy_timeout, readonly=True)
     try:
         with looking.reading() as db:
-            if not db.execute(f"{_STALE} LIMIT 1").fetchone() and _gpus(db) == gpus:
+            stale = len(db.execute(_STALE).fetchall())
+            if not stale and _gpus(db) == gpus:
                 return None
     finally:
         looking.close()
@@ -42,6 +50,8 @@ def bring_up_to_date(
         connection = Connection(path, now, busy_timeout, readonly=False)
     except OombisectError as error:
         return error.cause
+    if stale > _MANY:
+        say(f"fitting the series of {stale:,} workloads, once; what is done is kept")
     try:
         keep(connection, gpus)
     except OombisectError as error:
