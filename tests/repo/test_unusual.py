@@ -131,6 +131,12 @@ def test_an_empty_repository(project: Project, tmp_path: Path) -> None:
         assert told.value.exit_code == ExitCode.USAGE
 
 
+def test_what_leaves_commits_out_names_none(project: Project) -> None:
+    for revision in ("^main", "^HEAD"):
+        with pytest.raises(OombisectError, match="no revision"):
+            project.open().resolve(revision)
+
+
 def test_what_git_says_is_made_printable() -> None:
     error = GitError(["log"], 128, "warning: \x1b[2J\nfatal: bad \x1b]0;title\x07 name \x9b\udcff\nmore\r\n")
     assert error.reason == "bad ?]0;title? name ??"

@@ -158,3 +158,23 @@ def test_the_budget_covers_the_descent(branches: Branches) -> None:
         file.unlink()
     descent = descent_of(branches.run(budget=sum(not answer["cached"] for answer in answers)))
     assert (descent["kind"], descent["steps"]) == ("budget", [])
+
+
+def test_what_the_mainline_has_by_another_commit_is_not_what_the_merge_brought(branches: Branches) -> None:
+    """The branch's own step was cherry-picked to the mainline before; what the merge brings was written into it."""
+    branches.go("side", new=True)
+    branches.commit("s1")
+    branches.commit("s2", **sizes(9000))
+    branches.go("main")
+    branches.commit("picked", **sizes(9000))
+    branches.merge("side", "merge", external=1500 * MIB)
+    branches.commit("m2")
+    report = branches.run()
+    outer = next(step for step in report.verdict.steps if branches.name(step.point) == "merge")
+    descent = outer.evidence["descent"]
+    assert outer.named and outer.main_inside is None
+    assert (descent["kind"], [(branches.name(s["point"]), s["named"]) for s in descent["steps"]]) == (
+        "not-needed",
+        [("s2", False)],
+    )
+    assert any("the mainline had before the merge" in note for note in descent["notes"])

@@ -115,7 +115,10 @@ class BridgeRepository:
             return revision  # it may be one of ours, a tip with a change reverted, that the user's repository lacks
         question = ("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
         code, output = self._asked.call(*question, ok=(0, 1, 128))
-        return output.decode().strip() if code == 0 else None
+        found = output.decode().strip()
+        return (
+            found if code == 0 and _FULL_ID.fullmatch(found) else None
+        )  # `^main` is answered by one, too: `^` and an id
 
     def _dated(self, revision: str) -> str | None:
         """The commit of a revision by date; None where it names no date."""

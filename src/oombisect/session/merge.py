@@ -6,7 +6,7 @@ than what is looked for, no commit of it alone does it: the merge itself does, w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +101,7 @@ class MergeDescent:
             return descent | _told("not-needed", f"the branch by itself {size}: the merge itself brought it")
         found, probes = self._walk(line, scope, None if room is None else room - spent)
         descent |= {"probes": spent + probes, **_walked(found)}
-        return self._without_mainline(descent, axis, mainline)
+        return self._without_mainline(descent, axis, merge)
 
     def _walk(self, line: CommitLine, scope: str, room: int | None) -> tuple[Verdict, int]:
         options = replace(self.options, budget=room)
@@ -109,19 +109,32 @@ class MergeDescent:
         conclusion = bisection.run()
         return bisection.verdict(conclusion), conclusion.probes
 
-    def _without_mainline(self, descent: dict[str, Any], axis: CommitRange, mainline: str) -> dict[str, Any]:
-        """The mainline may have been merged into the branch: what that brought was there already, and names nobody."""
-        graph = self.line.axis.repository
-        back = {c.sha for c in axis.commits if any(graph.is_ancestor(parent, mainline) for parent in _merged(c))}
-        steps = [step | {"named": step["named"] and step["point"] not in back} for step in descent["steps"]]
-        notes = [
-            f"{step['point'][:10]} merges the mainline into the branch: what it brought was there already"
-            for step in steps
-            if step["point"] in back
-        ]
+    def _without_mainline(self, descent: dict[str, Any], axis: CommitRange, merge: Commit) -> dict[str, Any]:
+        """What the mainline had before the merge names nobody: merged into the branch, or made on both (cherry-picked),
+        so that the merge moved no file that the commit changed.
+        """
+        found = {step["point"] for step in descent["steps"]}
+        commits = [commit for commit in axis.commits if commit.sha in found]
+        brought, *changed = self.line.axis.repository.changed((merge, *commits))
+        why = {
+            commit.sha: told
+            for commit, mine in zip(commits, changed, strict=True)
+            if (told := self._was_there(commit, set(mine.paths), set(brought.paths), merge.parents[0]))
+        }
+        steps = [step | {"named": step["named"] and step["point"] not in why} for step in descent["steps"]]
+        notes = [f"{step['point'][:10]} {why[step['point']]}" for step in steps if step["point"] in why]
         named = any(step["named"] for step in steps)
         kind = "not-needed" if descent["kind"] == "culprit" and not named else descent["kind"]
         return descent | {"steps": steps, "notes": [*descent["notes"], *notes], "kind": kind}
+
+    def _was_there(self, commit: Commit, changed: Set[str], brought: Set[str], mainline: str) -> str | None:
+        """How the mainline had before the merge what a commit of the branch did; None if it had not."""
+        graph = self.line.axis.repository
+        if any(graph.is_ancestor(parent, mainline) for parent in _merged(commit)):
+            return "merges the mainline into the branch: what it brought was there already"
+        if not changed & brought:
+            return "changed nothing that the merge brought: the mainline had before the merge what it did"
+        return None
 
 
 def _merged(commit: Commit) -> Sequence[str]:
