@@ -291,6 +291,27 @@ def test_markdown_fits_a_comment_and_says_what_was_cut(reported: Reported, times
         assert html.unescape(text).startswith("### " + reported.document.headline[:10])
 
 
+def test_sizes_subtract_to_the_difference_beside_them(reported: Reported) -> None:
+    """72.277 and 72.281 GiB look alike in two digits, and 4.0 MiB lie between them."""
+    document = reported.document
+    assert document.pair is not None and document.report is not None
+    first, second = 77_606_000_000, 77_606_000_000 + 4 * MIB
+    ends = {
+        name: {**(reading or {}), "peak_allocated": size}
+        for (name, reading), size in zip(document.ends.items(), (first, second))
+    }
+    comparison = {**document.pair.comparison, "delta_bytes": second - first}
+    for name, size in (("first", first), ("second", second)):
+        comparison[name] = {**comparison[name], "peak_allocated": size}
+    total = {"name": "m", "delta_bytes": second - first, "first_bytes": first, "second_bytes": second,
+             "first_blocks": 1, "second_blocks": 1}  # fmt: skip
+    comparison["modules"] = [total]
+    changed = replace(document, ends=ends, pair=replace(document.pair, comparison=comparison), steps=())
+    page = render_html(changed)
+    assert page.count(">72.276 GiB<") == page.count(">72.280 GiB<") == 3 and ">72.28 GiB<" not in page
+    assert "72.276 GiB" in render_markdown(changed)
+
+
 def test_rows_left_out_are_counted(reported: Reported) -> None:
     probes = list(reported.document.probes) * 20
     assert f"{len(probes) - 40:,} more rows" in render_markdown(replace(reported.document, probes=probes))

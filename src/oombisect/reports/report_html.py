@@ -22,12 +22,13 @@ from oombisect.reports.report_document import SessionDocument
 from oombisect.reports.report_figures import figures
 from oombisect.reports.report_lines import (
     beside,
+    ends_text,
     out_of_memory_lines,
     source_line,
     step_lines,
     verdict_lines,
 )
-from oombisect.units import counted, format_bytes, format_delta
+from oombisect.units import counted, format_bytes, format_change, format_delta
 
 _PAGE = Path(__file__).with_name("page")
 _MOST_STACKS = 100
@@ -56,6 +57,7 @@ def render_html(document: SessionDocument) -> str:
             pairs=list(_pairs(document)),
             failure=out_of_memory_lines(document),
             environments=_environments(document),
+            ends=ends_text(document),
             policy=_policy(scripts),
             scripts=scripts,
             style=Markup((_PAGE / "report.css").read_text()),  # noqa: S704  # our own
@@ -96,7 +98,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"size": format_bytes, "delta": format_delta, "short": short, "counted": counted}
-    environment.filters |= {"value": _value, "beside": beside}
+    environment.filters |= {"value": _value, "beside": beside, "change": lambda sizes: format_change(*sizes)}
     environment.filters["indent_of"] = lambda line: min(3, (len(line) - len(line.lstrip())) // 2)
     return environment
 

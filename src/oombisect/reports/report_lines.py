@@ -15,7 +15,7 @@ from oombisect.reports.report_document import SessionDocument
 from oombisect.reports.stranded import failure_lines
 from oombisect.reports.terminal import evidence_lines, metric_words, who_made
 from oombisect.session.verdict import StepVerdict
-from oombisect.units import format_apart
+from oombisect.units import format_apart, format_bytes, format_change
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,17 @@ def out_of_memory_lines(document: SessionDocument) -> list[str]:
 def beside(size: int, limit: int | None) -> str:
     """A size that is compared with a limit: it looks like it only if it is the same."""
     return format_apart(size, *([] if limit is None else [limit]))[0]
+
+
+def ends_text(document: SessionDocument) -> dict[str, dict[str, str]]:
+    """The peaks of each end, with as many digits as it takes for them to subtract to the growth beside them."""
+    told = {name: reading for name, reading in document.ends.items() if reading}
+    found: dict[str, dict[str, str]] = {name: {} for name in told}
+    for key in ("peak_allocated", "peak_reserved", "external"):
+        sizes = [reading[key] for reading in told.values()]
+        for name, text in zip(told, format_change(*sizes) if len(sizes) == 2 else map(format_bytes, sizes)):
+            found[name][key] = text
+    return found
 
 
 def fits_text(fits: bool | None) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 from oombisect.reports.markdown_text import cell, code, escaped
 from oombisect.reports.points import short
 from oombisect.reports.report_document import VERDICT, Pair, SessionDocument
-from oombisect.reports.report_lines import beside, fits_text, source_line, step_lines, verdict_lines
-from oombisect.units import counted, format_bytes, format_delta
+from oombisect.reports.report_lines import beside, ends_text, fits_text, source_line, step_lines, verdict_lines
+from oombisect.units import counted, format_bytes, format_change, format_delta
 
 MOST = 65_000
 """Characters; GitHub takes fewer than 65,536."""
@@ -87,7 +87,8 @@ def _verdict(document: SessionDocument) -> str:
     if document.provenance:
         told.append(f"**{document.provenance}**")
     lines += [", ".join(filter(None, told)), ""]
-    rows = [[name, *_sizes(reading, document.label)] for name, reading in document.ends.items() if reading is not None]
+    shown, ends = ends_text(document), document.ends
+    rows = [[name, *_sizes(reading, document.label, shown[name])] for name, reading in ends.items() if reading]
     if rows:
         lines += [_table(["end", "outcome", ">peak allocated", ">peak reserved", ">outside PyTorch"], rows, 2), ""]
     steps = report.get("verdict", {}).get("steps", ())
@@ -112,16 +113,13 @@ def _verdict(document: SessionDocument) -> str:
     return "\n".join(lines)
 
 
-def _sizes(reading: Mapping[str, Any], label: str) -> list[str]:
+def _sizes(reading: Mapping[str, Any], label: str, shown: Mapping[str, str] | None = None) -> list[str]:
     if reading["outcome"] not in ("exact", "censored"):
         return [f"{escaped(reading['outcome'])}: {cell(reading['reason'])}", "", "", ""]
     bound = "at least " if reading["is_lower_bound"] else ""
     fits = fits_text(reading["fits"])
-    names = ("peak_allocated", "peak_reserved", "external")
-    return [
-        fits,
-        *(escaped(f"{bound if name != 'external' else ''}{format_bytes(reading[name])}{label}") for name in names),
-    ]
+    texts = shown or {name: format_bytes(reading[name]) for name in ("peak_allocated", "peak_reserved", "external")}
+    return [fits, *(escaped(f"{'' if name == 'external' else bound}{text}{label}") for name, text in texts.items())]
 
 
 def _difference(pair: Pair, label: str) -> str:
@@ -137,7 +135,7 @@ def _difference(pair: Pair, label: str) -> str:
         rows.append(
             [
                 escaped(format_delta(stack["delta_bytes"]) + label),
-                *(escaped(format_bytes(size)) for size in sizes),
+                *map(escaped, format_change(*sizes)),
                 f"{cell(stack['module'])}{where}",
             ]
         )

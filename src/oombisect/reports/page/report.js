@@ -44,7 +44,7 @@
     if (narrow && layout.yaxis) {
       layout.yaxis = { ...layout.yaxis, title: { text: "GiB" } };
       layout.margin = { ...layout.margin, l: 40, r: 6 };
-      layout.annotations = (layout.annotations || []).map((one) => ({ ...one, xanchor: "center", font: { ...one.font, size: 10 } }));
+      layout.annotations = (layout.annotations || []).map((one) => ({ ...one, font: { ...one.font, size: 10 } }));
     }
     const data = spec.data.filter((trace) => trace.meta === choice.value);
     Plotly.react(element, resolved(data, style, false), resolved(layout, style, false), config);
