@@ -88,12 +88,12 @@ def test_a_database_of_a_newer_version(store: Store, session: str, database: Pat
 
 
 def test_a_damaged_database(store: Store, session: str, database: Path) -> None:
-    for n in range(20):
+    for n in range(200):
         store.finish_probe(store.begin_probe(probe_spec(session, str(n))), READING)
     store.close()
     whole = database.read_bytes()
     size = 4096
-    # The schema is whole, so it opens; what is damaged is told of when it is read.
+    # The schema comes first and is whole, so it opens; what is damaged is told of when it is read.
     kept = len(whole) // size // 2 * size
     database.write_bytes(whole[:kept] + b"\xa5" * (len(whole) - kept))
     with open_store(database, clock=Clock()) as damaged, pytest.raises(OombisectError, match="is damaged") as caught:
