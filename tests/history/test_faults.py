@@ -88,7 +88,7 @@ def test_a_database_of_a_newer_version(store: Store, session: str, database: Pat
 
 
 def test_a_damaged_database(store: Store, session: str, database: Path) -> None:
-    for n in range(200):
+    for n in range(400):
         store.finish_probe(store.begin_probe(probe_spec(session, str(n))), READING)
     store.close()
     whole = database.read_bytes()
