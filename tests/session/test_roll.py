@@ -18,13 +18,14 @@ from oombisect.cli.sessions_of import clock
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.history.store import open_store
 from oombisect.probing.workload import Sources
+from oombisect.readings import Outcome
 from oombisect.repo.bridge import BridgeRepository, open_repository
 from oombisect.session.measuring import Target
 from oombisect.session.opening import targets_of
 from oombisect.session.request import ProbeRequest
 from oombisect.session.single import probe_commit
 from oombisect.session.verdict import Report, StepVerdict
-from tests.repo.history import GITLINK
+from tests.repo.history import GITLINK, git, modules
 
 from . import toy
 from .rolls import Rolls, run
@@ -431,3 +432,30 @@ def observations(folder: Path) -> list[dict[str, Any]]:
         events = [event for session in store.sessions(1) for event in store.events(session.id)]
         return [{"scope": "", **event.payload} for event in events if event.kind == "observation"]
     return []
+
+
+def test_a_pinned_commit_that_the_network_did_not_give_is_asked_for_again(world: World, rolls: Rolls) -> None:
+    """Unresolved now is no answer for later: the commit lies at a remote that may be back."""
+    rolls.start()
+    upstream, old, away = rolls.megatron, world.folder / "old", world.folder / "away"
+    upstream.git("config", "uploadpack.allowFilter", "true")
+    upstream.git("config", "uploadpack.allowAnySHA1InWant", "true")
+    git(world.folder, "clone", "--quiet", "--filter=blob:none", "--no-checkout", f"file://{upstream.path}", str(old))
+    pin, url = rolls.core("m1", 1800), {".gitmodules": modules("https://invalid.invalid/m.git")}
+    roll = rolls.bridge.commit("roll", url, gitlinks={GITLINK: pin})
+    request = ProbeRequest(
+        recipe=toy.RECIPE, repo=str(rolls.bridge.path), megatron=str(old), python=str(world.python),
+        limit_bytes=10_000 * MIB,
+    )  # fmt: skip
+
+    def outcome() -> Outcome:
+        with world.store() as store:
+            return probe_commit(
+                store, roll, request, watcher=Quiet(), cwd=world.folder, cache=world.folder / "cache",
+                command=("test",),
+            ).reading.outcome  # fmt: skip
+
+    upstream.path.rename(away)
+    assert [outcome(), outcome()] == [Outcome.UNRESOLVED] * 2
+    away.rename(upstream.path)
+    assert outcome() is Outcome.EXACT

@@ -50,7 +50,10 @@ class RankResult:
 
 @dataclass(frozen=True, slots=True)
 class ProbeRun:
-    """What a probe brought: its reading, the resolved config (None if it got none), and what the run itself cost."""
+    """What a probe brought: its reading, the resolved config (None if it got none), and what the run itself cost.
+
+    `lasting` is false where the reading is of this machine's state, not of the code: it answers no later request.
+    """
 
     reading: Reading
     config: Mapping[str, Any] | None = None
@@ -59,6 +62,7 @@ class ProbeRun:
     peak_host_bytes: int = 0
     suggested_ranks: tuple[int, ...] = ()
     snapshots: Mapping[int, Path] = field(default_factory=dict)
+    lasting: bool = True
 
 
 def read_result(out: Path, rank: int, ended: Ended) -> RankResult | None:

@@ -15,7 +15,7 @@ from oombisect.repo.submodule import MissingCommit
 from oombisect.repo.trees import RelevantTrees
 from oombisect.repo.whole import WholeRepository
 from oombisect.session.hotfixes import Hotfixes
-from oombisect.session.measuring import CannotProbe, Target
+from oombisect.session.measuring import CannotProbe, NotAtHand, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class CommandTargets:
         try:
             laid = self.repository.materialise(commit, slot)
         except MissingCommit as error:
-            raise CannotProbe(f"{error.cause}. {error.way_out}") from error
+            raise NotAtHand(f"{error.cause}. {error.way_out}") from error
         if self.build is not None:
             failure = self.build.run(laid.root, slot.path.with_name(f"{slot.path.name}.build-log.txt"))
             if failure is not None:

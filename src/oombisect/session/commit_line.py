@@ -20,7 +20,7 @@ from oombisect.repo.submodule import MissingCommit
 from oombisect.repo.trees import RelevantTrees
 from oombisect.session.bisection import CannotRevert
 from oombisect.session.hotfixes import Hotfixes
-from oombisect.session.measuring import CannotProbe, Target
+from oombisect.session.measuring import CannotProbe, NotAtHand, Target
 from oombisect.session.point_environment import LockEnvironments
 
 
@@ -94,7 +94,7 @@ class CommitTargets:
         try:
             laid = self.repository.materialise(self.hotfixes.on(sha), slot, megatron)
         except MissingCommit as error:
-            raise CannotProbe(f"{error.cause}. {error.way_out}") from error
+            raise NotAtHand(f"{error.cause}. {error.way_out}") from error
         return Sources(laid.source_paths, {name: Path(root) for name, root in laid.roots.items()})
 
 

@@ -43,6 +43,10 @@ class CannotProbe(Exception):
     """There is nothing to run: no such recipe at the point, or a submodule commit that is nowhere. It is unresolved."""
 
 
+class NotAtHand(CannotProbe):
+    """What it needs is not to be had now. Another clone, or a network that is back, may have it: it is asked again."""
+
+
 class LayOut(Protocol):
     """Puts a point on disk: in `slot`, or where it usually lies."""
 
@@ -390,7 +394,13 @@ class Measurer:
 
     def _finish(self, probe: int, target: Target, run: ProbeRun) -> Measured:
         reading = replace(run.reading, notes=(*run.reading.notes, *target.notes))
-        stored = self.store.finish_probe(probe, reading, config=run.config, allocator_settings=run.allocator_settings)
+        stored = self.store.finish_probe(
+            probe,
+            reading,
+            reusable=None if run.lasting else False,
+            config=run.config,
+            allocator_settings=run.allocator_settings,
+        )
         return self._of(stored, cached=False)
 
     def _run(self, target: Target, variation: Variation, probe: int, ranks: tuple[int, ...] | None) -> ProbeRun:
@@ -414,7 +424,7 @@ class Measurer:
             call, sources = target.call(), target.lay_out(slot)
             prober = self._prober_of(target)
         except CannotProbe as error:
-            return ProbeRun(replace(unresolved, reason=str(error)))
+            return ProbeRun(replace(unresolved, reason=str(error)), lasting=not isinstance(error, NotAtHand))
         out = self.store.artifacts_dir(self.session, probe)
         return Job(prober, call, sources, out, variation, ranks)
 
