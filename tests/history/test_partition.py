@@ -60,7 +60,7 @@ def series(draw: st.DrawFn, most: int = 9) -> tuple[list[int], list[int]]:
     return values, places
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(series(), st.integers(0, 2000), st.integers(0, 2000))
 def test_no_partition_is_cheaper(made: tuple[list[int], list[int]], cut: int, slope: int) -> None:
     values, places = made
