@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from oombisect.cli.app import app
+from oombisect.errors import ExitCode
 from oombisect.resources import docs_dir
 
 BLOCK = re.compile(r"^```.*?\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -37,3 +38,11 @@ def test_there_are_such_lines() -> None:
     found = [words for page in PAGES for words in shown(page.read_text())]
     assert len(found) > 60
     assert {"run", "config", "releases", "probe", "skip", "undo", "log", "replay-log"} <= {words[0] for words in found}
+
+
+@pytest.mark.parametrize("name", ["run", "config", "releases", "resume", "demo"])
+def test_the_help_of_what_runs_a_session_tells_all_its_exit_codes(name: str) -> None:
+    commands: Any = typer.main.get_command(app)
+    told = commands.commands[name].help.partition("Exit codes:")[2]
+    codes = {int(code) for code in re.findall(r"\b(\d+) [a-z]", told)}
+    assert codes == {int(code) for code in ExitCode} - {ExitCode.GREW}

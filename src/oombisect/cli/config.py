@@ -62,7 +62,7 @@ def config(
     oombisect config qwen3_8b_lora qwen3_8b_lora --bad-set model.seq_length=8192 --bad-set train.micro_batch_size=2
 
     Exit codes: 0 named, 10 no change, 11 blurred by states that cannot be probed, 12 creep, 13 budget spent,
-    14 infrastructure, 2 usage, 130 interrupted (128 + n by signal n).
+    14 infrastructure, 2 usage, 70 a bug, 130 interrupted (128 + n by signal n).
     """
     from oombisect.cli.sessions_of import run_config
 
