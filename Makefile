@@ -24,9 +24,9 @@ lint: env
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-lock:            ## pin the newest packages that resolve, with hashes, into requirements/
-	uv pip compile -q pyproject.toml --extra probe --extra bridge --extra serve --extra tensorboard --group dev $(LOCK) -o requirements/dev.txt
-	uv pip compile -q pyproject.toml $(LOCK) -o requirements/driver.txt
+lock: env        ## pin the newest packages that resolve, with hashes, into requirements/
+	.venv/bin/uv pip compile -q pyproject.toml --extra probe --extra bridge --extra serve --extra tensorboard --extra environments --group dev $(LOCK) -o requirements/dev.txt
+	.venv/bin/uv pip compile -q pyproject.toml $(LOCK) -o requirements/driver.txt
 
 LOCK = -c requirements/constraints.in --python-version 3.12 --python-platform x86_64-manylinux_2_28 --generate-hashes --custom-compile-command "make lock"
 

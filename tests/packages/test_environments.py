@@ -133,6 +133,8 @@ def test_without_uv_it_is_said_where_to_get_it(
     for name in ("PATH", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / "empty"))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "empty/python"))
+    assert Path(environments.find_uv()).name == "uv", "the package uv, as `make env` installs it, is not found"
+    monkeypatch.setitem(sys.modules, "uv", None)
     with pytest.raises(OombisectError, match="uv is not installed"):
         Environments(base, tmp_path / "cache").interpreter(Change(("torch==2.1",)))
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -13,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+
+from oombisect.probing.environments import find_uv
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,10 +42,8 @@ def _digest(text: str) -> str:
 
 
 def use_index(monkeypatch: pytest.MonkeyPatch, index: Path, cache: Path) -> None:
-    """Have uv know this index and nothing else, and find uv itself where `make env` puts it."""
+    """Have uv know this index and nothing else."""
     index.mkdir(parents=True, exist_ok=True)
-    if shutil.which("uv") is None:
-        monkeypatch.setenv("PATH", f"{ROOT / '.venv-uv/bin'}{os.pathsep}{os.environ['PATH']}")
     settings = cache.with_name("uv.toml")
     settings.write_text(
         f'no-index = true\nfind-links = ["{index}"]\ncache-dir = "{cache}"\npython-downloads = "never"\n'
@@ -55,8 +53,7 @@ def use_index(monkeypatch: pytest.MonkeyPatch, index: Path, cache: Path) -> None
 
 def make_environment(folder: Path, *requirements: str) -> Path:
     """A Python environment with `requirements` of the index in use; its interpreter."""
-    uv = shutil.which("uv")
-    assert uv, "uv is not installed: `make env` installs it"
+    uv = find_uv()
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(folder)], check=True)
     python = folder / "bin" / "python"
     if requirements:

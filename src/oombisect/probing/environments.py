@@ -275,20 +275,30 @@ class Uv:
         )
 
 
-_INSTALL_UV = "Install it (https://docs.astral.sh/uv, or pip install uv); it builds the environments."
+_INSTALL_UV = "Install it (pip install 'oombisect[environments]', or https://docs.astral.sh/uv); it builds them."
 
 
 def find_uv() -> str:
-    """The uv on PATH, beside the Python of oombisect, or where its installer puts it.
+    """The uv on PATH, beside the Python of oombisect, where its installer puts it, or that of the package `uv`.
 
     Raises:
         OombisectError: there is none.
     """
     beside = [str(Path(sys.executable).parent), *(str(Path.home() / folder) for folder in (".local/bin", ".cargo/bin"))]
-    found = shutil.which("uv") or shutil.which("uv", path=os.pathsep.join(beside))
+    found = shutil.which("uv") or shutil.which("uv", path=os.pathsep.join(beside)) or _packaged_uv()
     if found is None:
         raise OombisectError("uv is not installed", _INSTALL_UV, ExitCode.INFRASTRUCTURE)
     return found
+
+
+def _packaged_uv() -> str | None:
+    """The program of the package `uv`, wherever pip put it (`--user`, `--target`)."""
+    try:
+        from uv import find_uv_bin
+
+        return find_uv_bin()
+    except (ImportError, FileNotFoundError):
+        return None
 
 
 def link_sites(sites: tuple[Path, ...], into: Path) -> None:
