@@ -3,7 +3,7 @@
 -- :provenance text = any -- measured, simulated, imported or any
 -- :limit integer = 500 -- how many
 SELECT
-  series.provenance, workloads.recipe, workloads.device, gpus.name AS gpu, series.latest_bytes AS device_bytes,
+  series.provenance, workloads.recipe, workloads.device, gpus.name AS gpu, series.latest_bytes AS peak_device_bytes,
   gpus.capacity_bytes, gpus.capacity_bytes - series.latest_bytes AS headroom_bytes,
   CASE
     WHEN series.latest_outcome = 'exact' AND series.latest_bytes <= gpus.capacity_bytes THEN 'fits'

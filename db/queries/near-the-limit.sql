@@ -4,7 +4,7 @@
 -- :provenance text = any -- measured, simulated, imported or any
 -- :limit integer = 50 -- how many
 SELECT
-  series.provenance, workloads.recipe, workloads.device, gpus.name AS gpu, series.latest_bytes AS device_bytes,
+  series.provenance, workloads.recipe, workloads.device, gpus.name AS gpu, series.latest_bytes AS peak_device_bytes,
   gpus.capacity_bytes - series.latest_bytes AS headroom_bytes, series.latest_outcome AS outcome,
   points.key AS point, substr(points.committed, 1, 10) AS date, series.workload
 FROM gpus

@@ -18,6 +18,7 @@ from oombisect.history.reader import Reader
 from oombisect.history.records import ReplayRecord
 from oombisect.history.series import bring_up_to_date
 from oombisect.history.store import open_store
+from oombisect.reports.answers import answer_markdown
 from oombisect.units import GIB
 
 GPUS = {"a100-40gb": 40 * GIB, "h100-80gb": 80 * GIB}
@@ -193,3 +194,16 @@ def test_a_head_that_is_none(text: str) -> None:
 def test_what_is_shipped_is_all(tmp_path: Path) -> None:
     assert len(queries()) >= 10
     assert queries(tmp_path) == {}
+
+
+@pytest.mark.parametrize("name", list(queries()))
+def test_a_table_has_each_heading_once_and_no_flag_as_a_number(reader: Reader, name: str) -> None:
+    query = query_named(name)
+    answer = reader.ask(query.sql, query.values(NEEDED.get(name, [])))
+    heads, _, *rows = answer_markdown(answer).splitlines()
+    names = [head.strip() for head in heads.strip("|").split("|")]
+    assert len(names) == len(set(names)), names
+    if "at least" in names:
+        at = names.index("at least")
+        told = [row.strip("|").split("|")[at].strip() for row in rows if row]
+        assert told == ["yes" if row[answer.columns.index("at_least")] else "" for row in answer.rows]

@@ -18,6 +18,7 @@ from oombisect.reports.tabular import csv_text, markdown_table
 from oombisect.units import counted, format_bytes, format_delta
 
 _SIGNED = ("delta_bytes", "left_bytes", "headroom_bytes", "largest_bytes")
+_FLAGS = ("at_least",)
 _LONGEST = 120
 _WIDEST = 10_000
 
@@ -102,6 +103,8 @@ def _cell(column: str, value: Any) -> str:
         return ""
     if isinstance(value, int) and column.endswith("_bytes"):
         return format_delta(value) if column in _SIGNED else format_bytes(value)
+    if column in _FLAGS and value in (0, 1):
+        return "yes" if value else ""
     if isinstance(value, bytes):
         value = value.hex()
     text = short(printable(str(value)))

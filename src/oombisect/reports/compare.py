@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -14,6 +14,7 @@ from oombisect.memory.difference import Part, Total
 from oombisect.memory.line_map import Hunk
 from oombisect.memory.stacks import PACKAGE, PROBE, PYTHON
 from oombisect.printable import printable
+from oombisect.reports.config import value_text
 from oombisect.reports.points import short
 from oombisect.session.comparing import Comparison, ShownEntry, ShownFrame, Side
 from oombisect.units import counted, format_change, format_delta
@@ -322,9 +323,8 @@ def _config(comparison: Comparison, console: Console) -> None:
         Text(f"The resolved configs differ in {counted(len(changes), 'place')}:", style="yellow"), soft_wrap=True
     )
     for change in changes[:_CONFIG_LINES]:
-        sides: Mapping[str, Any] = change.to_json()
-        before, after = (sides.get(side, "absent") for side in ("before", "after"))
-        console.print(Text(printable(f"  {change.path}: {before} -> {after}")), soft_wrap=True)
+        before, after = (value_text(change.to_json(), side, "absent") for side in ("before", "after"))
+        console.print(Text(f"  {printable(change.path)}: {before} -> {after}"), soft_wrap=True)
     if len(changes) > _CONFIG_LINES:
         more = f"  {len(changes) - _CONFIG_LINES} more (--json lists all)"
         console.print(Text(more, style="dim"), soft_wrap=True)

@@ -36,13 +36,16 @@ def _minimal(found: Mapping[str, Any] | None, label: str) -> list[str]:
     fits = "fits the limit" if found["fits"] else "does not fit the limit"
     which = "the fewest keys" if found["smallest"] else "keys (fewer may do)"
     head = f"take back {which} with which {_GOALS[found['goal']]} (probe {found['probe']}: {sizes}; {fits}):"
-    return [head, *(f"  {key['path']} = {_value(key)}" for key in found["keys"])]
+    return [head, *(f"  {key['path']} = {value_text(key, 'value', 'unset')}" for key in found["keys"])]
 
 
-def _value(key: Mapping[str, Any]) -> str:
-    if "value" not in key:
-        return "unset"
-    value = key["value"]
+def value_text(told: Mapping[str, Any], name: str, missing: str) -> str:
+    """The value `name` of a config as it is written in JSON and YAML, text without quotes; `missing` where there is
+    none.
+    """
+    if name not in told:
+        return missing
+    value = told[name]
     return printable(value if isinstance(value, str) else json.dumps(value, sort_keys=True))
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from oombisect.reports.config import value_text
 from oombisect.reports.markdown_text import cell, code, escaped
 from oombisect.reports.points import short
 from oombisect.reports.report_document import VERDICT, Pair, SessionDocument
@@ -171,7 +172,7 @@ def _settings(told: Mapping[str, Any], label: str) -> str:
 
 def _config(changes: Sequence[Mapping[str, Any]]) -> str:
     rows = [
-        [code(change["path"]), *(code(repr(change[s]) if s in change else "absent") for s in ("before", "after"))]
+        [code(change["path"]), *(code(value_text(change, s, "absent")) for s in ("before", "after"))]
         for change in changes
     ]
     title = f"Resolved config: {counted(len(rows), 'difference')} between the ends"
