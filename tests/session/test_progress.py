@@ -98,3 +98,27 @@ def reading() -> Any:
     from oombisect.readings import Outcome, Reading
 
     return Reading(Outcome.UNRESOLVED, "no")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_where_there_is_no_live_line_the_start_of_a_probe_and_each_minute_are_lines(terminal: bool) -> None:
+    out = StringIO()
+    watcher = ConsoleWatcher(Console(file=out, width=200, force_terminal=terminal, color_system=None))
+    target = Target(key=KEYS[0], subject="change", trees={}, call=lambda: None, lay_out=lambda *_: None)  # type: ignore[arg-type,return-value]
+    watcher.probe_started(target, PLAIN, "remeasure")
+    if not terminal:
+        assert out.getvalue() == "probing 0000000000 change (fresh, to confirm)\n", "it is told only when it is over"
+    for seconds in (1.0, 59.0, 60.2, 61.0, 120.1, 121.0):
+        watcher.tick(seconds)
+    watcher.probe_finished(target, Measured(1, reading(), cached=False), "remeasure", 125.0)
+    watcher.tick(180.5)
+    watcher.probe_started(target, PLAIN, "measure")
+    watcher.tick(60.5)
+    watcher.close()
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    if terminal:
+        assert "probing 0000000000 change (fresh, to confirm)" not in lines
+    else:
+        doing = "probing 0000000000 change"
+        told = [line.partition("  ")[2] for line in lines if line.startswith(doing)]
+        assert told == ["", "60 s", "120 s", "", "60 s"] and len(lines) == 6

@@ -44,7 +44,9 @@ def leftovers(cache: Path) -> list[Path]:
 
 def test_built_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folders = pretend(monkeypatch)
-    first, second = prepare(Path("python"), tmp_path), prepare(Path("python"), tmp_path)
+    told: list[str] = []
+    first, second = (prepare(Path("python"), tmp_path, told.append) for _ in range(2))
+    assert told == ["building the virtual GPU for torch 2.99.0, once"]
     assert first == second and len(folders) == 1
     assert (first.directory / "library").read_text() == "built" and not leftovers(tmp_path)
     record = json.loads((first.directory / "build.json").read_text())

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def find_megatron_core(python: Path) -> Path:
     return found
 
 
-def build_demo(target: Path, megatron_core: Path) -> DemoRepository:
+def build_demo(target: Path, megatron_core: Path, say: Callable[[str], None] = lambda _: None) -> DemoRepository:
     """Makes the demo below `target`, or finds it there as made before.
 
     Args:
@@ -79,6 +80,7 @@ def build_demo(target: Path, megatron_core: Path) -> DemoRepository:
         if _is_made(target, key):
             return demo
         _clear(target)
+        say("making the demo's repository")
         _make(target, megatron_core)
         (target / _MARKER).write_text(json.dumps({"made": key}))
     except OSError as error:

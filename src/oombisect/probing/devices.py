@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -139,8 +139,11 @@ def _cuda_total(handle: object) -> int:
     return int(memory.total) - int(memory.reserved)
 
 
-def open_device(text: str | None, interpreter: Interpreter, cache: Path) -> Device:
-    """`cuda`, `virtual:<profile>`, `virtual:<size>`; None takes the real GPUs where there are any.
+def open_device(
+    text: str | None, interpreter: Interpreter, cache: Path, say: Callable[[str], None] = lambda _: None
+) -> Device:
+    """`cuda`, `virtual:<profile>`, `virtual:<size>`; None takes the real GPUs where there are any. `say` is told what
+    takes long.
 
     Raises:
         OombisectError: no such profile, no GPU, or the virtual GPU cannot be built.
@@ -156,4 +159,4 @@ def open_device(text: str | None, interpreter: Interpreter, cache: Path) -> Devi
             )
     name = text or DEFAULT_VIRTUAL
     profile = parse_gpu(name)
-    return VirtualDevice(profile, prepare(interpreter.path, cache), name)
+    return VirtualDevice(profile, prepare(interpreter.path, cache, say), name)

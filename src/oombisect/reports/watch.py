@@ -24,10 +24,13 @@ _PURPOSES = {
     "capacity": "needed capacity",
     "expandable": "with expandable segments",
 }
+_MINUTE = 60.0
 
 
 class ConsoleWatcher:
-    """Prints to a console on stderr. The live line is shown on a terminal only."""
+    """Prints to a console on stderr. A terminal shows what runs in a live line; anything else gets a line when a probe
+    begins, and one each minute that it lasts.
+    """
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -35,6 +38,7 @@ class ConsoleWatcher:
         self._shown: set[int] = set()
         self._running: dict[tuple[str, str], tuple[str, int | None]] = {}
         self._where = ""
+        self._tick_due = _MINUTE
 
     def say(self, text: str) -> None:
         """A line of its own."""
@@ -45,9 +49,12 @@ class ConsoleWatcher:
         self._where = text
 
     def probe_started(self, target: Target, variation: Variation, purpose: str) -> None:
-        """The live line tells of it until it has finished."""
+        """The live line tells of it until it has finished; where there is none, a line of its own."""
         doing = f"{short(target.key)} {printable(target.subject)[:50]} {_detail(variation, purpose)}".rstrip()
         self._running[target.key, purpose] = (doing, variation.limit_bytes)
+        self._tick_due = _MINUTE
+        if not self.console.is_terminal:
+            self.say(f"probing {doing}")
         self._show()
 
     def _show(self) -> None:
@@ -61,6 +68,9 @@ class ConsoleWatcher:
         """The probe is so many seconds old."""
         if self._status:
             self._status.update(escape(self._line(seconds)))
+        elif not self.console.is_terminal and self._running and seconds >= self._tick_due:
+            self._tick_due += _MINUTE
+            self.say(self._line(seconds))
 
     def probe_finished(self, target: Target, measured: Measured, purpose: str, seconds: float) -> None:
         """A line with what it read; an answer from the database is told once."""
@@ -107,7 +117,7 @@ def _detail(variation: Variation, purpose: str) -> str:
     words = [_PURPOSES.get(purpose, purpose)]
     if variation.limit_bytes:
         words.append(f"at {format_bytes(variation.limit_bytes)}")
-    return f"({', '.join(word for word in words if word)})" if any(words) else ""
+    return f"({' '.join(word for word in words if word)})" if any(words) else ""
 
 
 def summary(reading: Reading) -> str:

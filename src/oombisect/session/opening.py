@@ -77,7 +77,7 @@ def open_workshop(
     hotfixes = (hotfix if hotfix.patch else repository.hotfix(hotfix.source) for hotfix in request.hotfixes)
     request = replace(request, hotfixes=tuple(hotfixes))
     interpreter = inspect_interpreter(Path(request.python) if request.python else None)
-    device = open_device(request.gpu, interpreter, cache)
+    device = open_device(request.gpu, interpreter, cache, watcher.say)
     if request.gpu is None and device.simulated:
         watcher.say(f"no GPU here: probing on {device.name} (simulated)")
     limit = request.limit_bytes or device.capacity
@@ -99,7 +99,7 @@ def open_workshop(
         Limits(request.time_limit, request.host_bytes),
         cache,
         watcher.tick,
-        lambda other: open_device(device.name, other, cache),
+        lambda other: open_device(device.name, other, cache, watcher.say),
     )
     with repository.acquire_slot() as slot, prober:
         environments = Environments(interpreter, cache, watcher.say)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,11 +88,11 @@ class VirtualGpu:
         }
 
 
-def prepare(python: Path, cache: Path) -> VirtualGpu:
+def prepare(python: Path, cache: Path, say: Callable[[str], None] = lambda _: None) -> VirtualGpu:
     """The virtual GPU for the torch of `python`, built on first use.
 
-    A warm call starts no process and takes milliseconds. Two builders at once are safe: each builds apart, the first
-    to finish wins.
+    A warm call starts no process and takes milliseconds; one that builds says so. Two builders at once are safe: each
+    builds apart, the first to finish wins.
 
     Raises:
         OombisectError: no usable torch there, no C compiler, no space, or the self-test failed.
@@ -106,6 +107,7 @@ def prepare(python: Path, cache: Path) -> VirtualGpu:
     home = cache / "virtual-gpu" / f"{target.torch_version}-cuda{target.cuda_version}-{_key(target)}"
     built = VirtualGpu(home, cache, target.torch_version, target.cuda_version)
     if not (home / "build.json").is_file():
+        say(f"building the virtual GPU for torch {target.torch_version}, once")
         try:
             _build(python, target, built)
         except OSError as error:
