@@ -29,6 +29,7 @@ def test_skip_resume_undo_and_replay(ground: Ground) -> None:
     told = json.loads(done.stdout)
     assert (told["skipped"], told["reopened"]) == ([ground.shas[2]], True)
     assert told["resume"] == f"oombisect resume {told['session']}"
+    assert (told["added"], told["undone"]) == ([ground.shas[2]], [])
     resumed = ground.run("resume", told["session"], "--json")
     assert json.loads(resumed.stdout)["verdict"]["kind"] == "blurred" and resumed.returncode == 11, resumed.stderr
 
@@ -57,7 +58,42 @@ def test_skip_resume_undo_and_replay(ground: Ground) -> None:
     wrong = ground.run("replay-log", "-", "--json", stdin="no log")
     assert wrong.returncode == json.loads(wrong.stdout)["exit"] == 2 and "first line" in wrong.stderr
     undone = ground.run("undo", told["session"])
+    assert f"takes back the skip of {ground.shas[2][:10]}. It was finished" in undone.stdout
     assert undone.returncode == 0 and f"oombisect resume {told['session']}" in undone.stdout
     refused(ground.run("undo", told["session"], "99"), 2, "not 99")
     refused(ground.run("skip", told["session"], ground.shas[0]), 2, "an end")
     refused(ground.run("replay-log", "none.txt"), 14, "cannot be read")
+
+
+def test_a_spent_budget_is_made_larger(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    ground.repo = tmp_path / "another"
+    ground.repo.mkdir()
+    ground.shas = toy.history(ground.repo, [mib(8000 + (1500 if i >= 2 else 0), tag=i) for i in range(4)])
+    spent = ground.bisect(None, "--json", "--budget", "2")
+    assert spent.returncode == 13, spent.stderr
+    session = json.loads(spent.stdout)["session"]
+    refused(ground.run("resume", session), 2, "has spent its budget", f"oombisect resume {session} --budget N")
+    refused(ground.run("resume", session, "--budget", "1"), 2, "no larger")
+    refused(ground.run("resume", session, "--budget", "-1"), 2, "--budget -1")
+    done = ground.run("resume", session, "--budget", "30", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["session"] == session
+    refused(ground.run("resume", session), 2, "is finished")
+    said = ground.run("skip", session, ground.shas[2]).stdout
+    assert said.startswith(f"Session {session} skips {ground.shas[2][:10]}. It was finished")
+    said = ground.run("skip", session, ground.shas[1]).stdout
+    assert said.startswith(f"Session {session} skips {ground.shas[1][:10]}. To go on")
+    said = ground.run("undo", session).stdout
+    assert said.startswith(f"Session {session} takes back the skip of {ground.shas[1][:10]}. To go on")
+
+
+def test_a_session_that_an_end_stopped_says_so(ground: Ground) -> None:
+    ground.repo = ground.folder / "broken"
+    ground.repo.mkdir()
+    ground.shas = toy.history(ground.repo, [mib(1, unresolved="ImportError: no apex"), mib(2, tag=1)])
+    assert ground.bisect(None).returncode == 2
+    shown = ground.run("show").stdout
+    assert "Stopped: The good end" in shown and "ImportError: no apex" in shown and "Choose another good end" in shown
+    document = json.loads(ground.run("show", "--json").stdout)
+    assert "no apex" in document["stopped"]["cause"]

@@ -18,7 +18,7 @@ from oombisect.probing.workload import Variation
 from oombisect.readings import Oom, Outcome, PhaseMetrics, RankReading, Reading
 from oombisect.reports.reading import render_reading
 from oombisect.reports.sessions import render_sessions, session_json
-from oombisect.reports.terminal import render
+from oombisect.reports.terminal import evidence_lines, render
 from oombisect.reports.watch import ConsoleWatcher
 from oombisect.session.measuring import Measured, Target
 from oombisect.session.single import Probed
@@ -247,7 +247,8 @@ def test_progress_lines_name_the_capacity_and_are_labelled() -> None:
     watcher.probe_started(target, Variation(limit_bytes=gib(77.25)), "capacity")
     oom = reading(75, 76, outcome=Outcome.CENSORED, oom=Oom("step_2", "CUDA out of memory"))
     watcher.probe_finished(target, Measured(1, oom, cached=False), "capacity", 1.0)
-    (line,) = out.getvalue().splitlines()
+    started, line = out.getvalue().splitlines()
+    assert started.startswith("probing dddddddddd ") and "needed capacity at 77.25 GiB" in started
     assert "needed capacity at 77.25 GiB" in line
     assert "at least 75.00 GiB allocated (simulated)" in line
 
@@ -288,3 +289,17 @@ def test_sizes_subtract_to_the_difference_beside_them() -> None:
     said = shown(report, 200, terminal=False)
     assert "+2.15 GiB" in said and "77.494 GiB before, 79.648 GiB with it" in said
     assert "77.494 GiB peak allocated" in said and "79.648 GiB peak allocated" in said
+
+
+def test_values_of_a_config_are_written_as_configs_write_them() -> None:
+    changes = [
+        {"path": "a", "before": None, "after": True},
+        {"path": "b", "before": "full", "after": {"x": None}},
+        {"path": "c", "after": "a\x1bb"},
+    ]
+    lines = evidence_lines(replace(CAPACITY, evidence={"config_changes": changes}), "")
+    assert [line for line in lines if line.startswith("config: ")] == [
+        "config: a: null -> true",
+        'config: b: full -> {"x": null}',
+        "config: c: absent -> a?b",
+    ]

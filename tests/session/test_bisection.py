@@ -195,4 +195,4 @@ def test_the_budget_is_kept(world: World) -> None:
     assert len(world.probes()) <= 5 + 1  # the fit probe of a point near the limit is no search probe
     open_ones = [note for note in report.verdict.notes if note.startswith("not searched yet: ")]
     assert 0 < len(open_ones) <= 3 and all("changes, peak allocated +" in note for note in open_ones)
-    assert any("larger --budget" in note for note in report.verdict.notes)
+    assert any("resume --budget" in note for note in report.verdict.notes)

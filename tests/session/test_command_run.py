@@ -236,3 +236,10 @@ def test_a_test_of_megatron_lms_ci_is_read_at_each_commit(world: World) -> None:
 def test_options_that_do_not_go_together_are_refused(world: World, wrong: dict[str, Any], cause: str) -> None:
     with pytest.raises(OombisectError, match=cause):
         world.request(**wrong)
+
+
+def test_an_end_that_cannot_be_probed_names_what_a_command_takes(world: World) -> None:
+    world.history(mib(3000), mib(0, exit=125))
+    with pytest.raises(OombisectError, match="bad end") as caught:
+        world.run()
+    assert "--build" in caught.value.way_out and "--set" not in caught.value.way_out

@@ -15,9 +15,10 @@ import pytest
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.history.records import SessionState
 from oombisect.history.store import Store
+from oombisect.reports.terminal import silent_lines
 from oombisect.session import editing, log
 from oombisect.session.config_request import SideRequest
-from oombisect.session.events import OBSERVATION, SKIP, START
+from oombisect.session.events import OBSERVATION, SKIP, START, why_stopped
 from oombisect.session.request import ProbeRequest
 from oombisect.session.single import probe_commit
 
@@ -382,3 +383,79 @@ def test_a_correction_that_is_killed_leaves_the_verdict(world: World, dying: str
     assert process.exitcode == 9
     with world.store() as store:
         assert (store.session(first.session), store.events(first.session)) == before
+
+
+def test_a_larger_budget_goes_on_from_where_the_smaller_one_was_spent(world: World) -> None:
+    first = world.run(MEMORIES, budget=3)
+    assert first.exit_code is ExitCode.BUDGET
+    probed = len(world.probes())
+    with world.store() as store:
+        spent = store.session(first.session)
+        for budget in (2, 3):
+            with pytest.raises(OombisectError, match=f"had a --budget of 3, and {budget} is no larger"):
+                editing.give_budget(store, spent, budget)
+        assert store.session(first.session) == spent
+        editing.give_budget(store, spent, 20)
+        store.interrupt_session(first.session, 130)
+        (was,) = [event.payload for event in store.events(first.session) if event.kind == "reopened"]
+        assert (was["exit_code"], was["verdict"]["verdict"]["kind"]) == (13, "budget")
+        assert editing.arguments_of(store, store.session(first.session))["budget"] == 20
+    read = log.parse(logged(world, first.session))
+    assert (read.request.to_json()["budget"], read.arguments["budget"]) == (20, 3)
+    again = world.run(MEMORIES, session=first.session, budget=20)
+    assert (again.verdict.kind, again.verdict.steps[0].point) == ("culprit", world.shas[5])
+    with world.store() as store:
+        told = [probe.spec.point for probe in store.probes(first.session) if probe.spec.request == "measure"]
+        assert len(told) == len(set(told)) and len(world.probes()) > probed, "a point was probed again"
+        with pytest.raises(OombisectError, match="had a --budget of 20"):
+            editing.give_budget(store, store.session(first.session), 20)
+
+
+def test_a_finished_session_without_a_budget_takes_none(world: World) -> None:
+    first = world.run(MEMORIES[:2])
+    with world.store() as store, pytest.raises(OombisectError, match="is finished: it had no --budget"):
+        editing.give_budget(store, store.session(first.session), 20)
+
+
+def test_what_was_skipped_is_told_from_what_cannot_be_probed(world: World) -> None:
+    memories = [*MEMORIES[:3], mib(8000, tag=3, unresolved="no"), mib(8000, tag=4), *MEMORIES[5:]]
+    first = world.run(memories)
+    assert (first.verdict.unresolved, first.verdict.skipped) == ((), ())
+    edited(world, first.session, world.shas[4], world.shas[5])
+    again = world.run(memories, session=first.session)
+    assert again.verdict.kind == "blurred"
+    assert again.verdict.unresolved == ((world.shas[3], world.shas[3]),)
+    assert again.verdict.skipped == ((world.shas[4], world.shas[5]),)
+    assert type(again).from_json(again.to_json()) == again
+    assert silent_lines(again.verdict) == [
+        f"cannot be probed: {world.shas[3][:10]}",
+        f"skipped: {world.shas[4][:10]} .. {world.shas[5][:10]}",
+    ]
+
+
+def test_an_undo_says_what_it_took_back(world: World) -> None:
+    first = world.run(MEMORIES)
+    edited(world, first.session, world.shas[4])
+    told = edited(world, first.session, world.shas[3])
+    assert (told.added, set(told.skipped)) == ((world.shas[3],), {world.shas[3], world.shas[4]})
+    told = edited(world, first.session, undo=3)
+    assert [(one.kind, one.request, one.points) for one in told.undone] == [
+        (OBSERVATION, "revert", (world.shas[5],)),
+        (SKIP, None, (world.shas[4],)),
+        (SKIP, None, (world.shas[3],)),
+    ]
+
+
+def test_why_a_session_stopped_is_kept_until_it_goes_on(world: World) -> None:
+    with pytest.raises(OombisectError, match="good end") as caught:
+        world.run([mib(8000, unresolved="ImportError: no apex"), mib(9000, tag=1)])
+    assert "--set" in caught.value.way_out
+    with world.store() as store:
+        (session,) = store.sessions()
+        cause, way_out = why_stopped(store.events(session.id)) or ("", "")
+        assert "ImportError: no apex" in cause and way_out == caught.value.way_out
+        text = log.to_text(log.entries(store, session))
+        assert f"# stopped: {cause}" in text
+        store.resume_session(session.id)
+        store.append_event(session.id, SKIP, {"points": ["x"]})
+        assert why_stopped(store.events(session.id)) is None

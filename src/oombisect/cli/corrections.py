@@ -15,6 +15,7 @@ from oombisect.history.store import open_store
 from oombisect.printable import printable
 from oombisect.repo.bridge import open_repository
 from oombisect.repo.whole import open_whole
+from oombisect.reports.points import short
 from oombisect.session import editing, log
 from oombisect.session.editing import Edited
 from oombisect.session.request import BisectRequest
@@ -31,15 +32,15 @@ def skip_points(words: Sequence[str], database: Path | None, *, as_json: bool) -
             raise OombisectError(f"No point of session {name} is named", "Name commits: oombisect skip SESSION POINT.")
         found = named_session(store, name)
         edited = editing.skip(store, found, points, lambda revision: _resolved(found, revision))
-    _say(edited, f"skips {', '.join(map(printable, edited.skipped))}", database, as_json)
+    _say(edited, f"skips {_named(edited.added)}", database, as_json)
 
 
 def undo_answers(name: str, count: int, database: Path | None, *, as_json: bool) -> None:
     """Take back the last `count`."""
     with open_store(_there(database), clock=clock) as store:
         edited = editing.undo(store, named_session(store, name), count)
-    taken = ", ".join(str(event.seq) for event in edited.undone)
-    _say(edited, f"takes back {len(edited.undone)} of its answers and skips (events {taken})", database, as_json)
+    taken = "; ".join(_UNDONE[one.request] + (_named(one.points) or "a point") for one in edited.undone)
+    _say(edited, f"takes back {taken}", database, as_json)
 
 
 def print_log(name: str, database: Path | None, *, as_json: bool) -> None:
@@ -74,7 +75,7 @@ def replay_logged(file: Path, database: Path | None, *, check: bool, trust: bool
                 f"No session of this database made this log, and replaying it runs what it names: {command}",
                 "Read its `session` line; if you would run that, add --trust.",
             )
-        run_again(store, logged.kind, logged.arguments, database, as_json=as_json, skipped=logged.skipped)
+        run_again(store, logged.kind, logged.request.to_json(), database, as_json=as_json, skipped=logged.skipped)
 
 
 def _there(database: Path | None) -> Path:
@@ -91,6 +92,18 @@ def _resolved(session: StoredSession, revision: str) -> str:
     request = BisectRequest.from_json(session.spec.arguments).probe
     opened = open_whole if request.runs_command else open_repository
     return opened(Path(request.repo) if request.repo else None, Path.cwd(), cache_dir()).resolve(revision)
+
+
+_UNDONE = {
+    "measure": "the reading of ",
+    "remeasure": "the fresh reading of ",
+    "revert": "the bad end without ",
+    None: "the skip of ",
+}
+
+
+def _named(points: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(printable(short(point)) for point in points))
 
 
 def _say(edited: Edited, what: str, database: Path | None, as_json: bool) -> None:

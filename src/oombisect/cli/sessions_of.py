@@ -16,10 +16,11 @@ from rich.console import Console
 
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.history.location import cache_dir, default_database
-from oombisect.history.records import RUN_AGAIN, StoredSession
+from oombisect.history.records import RUN_AGAIN, SessionState, StoredSession
 from oombisect.history.store import Store, open_store
 from oombisect.reports.terminal import render, report_console
 from oombisect.reports.watch import ConsoleWatcher
+from oombisect.session import editing
 from oombisect.session.config_request import ConfigRequest
 from oombisect.session.config_run import bisect_config
 from oombisect.session.events import SKIP
@@ -50,8 +51,8 @@ def run_releases(request: ReleasesRequest, database: Path | None, *, as_json: bo
         _run(partial(bisect_releases, store, request), database, as_json)
 
 
-def resume_session(name: str, database: Path | None, *, as_json: bool) -> NoReturn:
-    """As `run_session`, from where a session stopped."""
+def resume_session(name: str, database: Path | None, *, as_json: bool, budget: int | None = None) -> NoReturn:
+    """As `run_session`, from where a session stopped; with another `budget`, if one is given."""
     with open_store(database or default_database(), clock=clock) as store:
         found = named_session(store, name)
         if found.spec.kind in RUN_AGAIN:
@@ -60,8 +61,16 @@ def resume_session(name: str, database: Path | None, *, as_json: bool) -> NoRetu
                 f"Session {found.id} is a single {found.spec.kind}, which has no search to go on with",
                 f"Run it again: {again}",
             )
-        stored = store.resume_session(found.id)
-        _run(_search_of(store, stored.spec.kind, stored.spec.arguments, stored.id), database, as_json)
+        if budget is None and found.exit_code == ExitCode.BUDGET and found.state is SessionState.FINISHED:
+            raise OombisectError(
+                f"Session {found.id} has spent its budget", f"Give it more: oombisect resume {found.id} --budget N"
+            )
+        search = _search_of(store, found.spec.kind, editing.arguments_of(store, found, budget), found.id)
+        if budget is None:
+            store.resume_session(found.id)
+        else:
+            editing.give_budget(store, found, budget)
+        _run(search, database, as_json)
 
 
 def run_again(

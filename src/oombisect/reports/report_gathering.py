@@ -131,7 +131,8 @@ class _Axes:
                 marks.append(_read_mark(probe, places[probe.spec.point], probe.spec.request, varied=True))
         steps = self.report.verdict.steps if self.report else ()
         inside = [one for step in steps for one in (step.inside if scope else (step,))]
-        unresolved = self.report.verdict.unresolved if self.report and not scope else ()
+        verdict = self.report.verdict if self.report and not scope else None
+        unresolved = (*verdict.unresolved, *verdict.skipped) if verdict else ()
         return Range(
             scope=scope,
             title=_title(scope, self.session),

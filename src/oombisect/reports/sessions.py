@@ -99,8 +99,13 @@ def _probe_verdict(stored: Mapping[str, Any]) -> str | None:
     return "fits" if reading["fits"] else "does not fit"
 
 
-def render_probes(session: StoredSession, probes: Sequence[StoredProbe], console: Console) -> None:
-    """The head of a session and each of its probes."""
+def render_probes(
+    session: StoredSession,
+    probes: Sequence[StoredProbe],
+    console: Console,
+    stopped: tuple[str, str] | None = None,
+) -> None:
+    """The head of a session and each of its probes; `stopped`: the cause and the way out of the error that ended it."""
     spec = session.spec
     limit = f", limit {format_bytes(spec.limit_bytes)}" if spec.limit_bytes else ""
     console.print(Text(f"{session.id}  {session.state}  {_what(session)}{limit}"), soft_wrap=True)
@@ -111,6 +116,10 @@ def render_probes(session: StoredSession, probes: Sequence[StoredProbe], console
         at = f" at {format_bytes(probe.spec.capacity_bytes)}" if probe.spec.capacity_bytes else ""
         line = f"  {probe.id:>5}  {short(probe.spec.point):<10}  {probe.spec.request}{at}  {what}  {took}"
         console.print(Text(f"{line}  {printable(probe.spec.subject)[:60]}"), soft_wrap=True)
+    if stopped:
+        cause, way_out = map(printable, stopped)
+        console.print(Text(f"Stopped: {cause}", style="yellow"), soft_wrap=True)
+        console.print(Text(f"  {way_out}"), soft_wrap=True)
     curable = session.exit_code != ExitCode.USAGE
     if session.state is SessionState.INTERRUPTED and spec.kind not in RUN_AGAIN and curable:
         console.print(Text(f"Go on with: oombisect resume {session.id}", style="bold"))

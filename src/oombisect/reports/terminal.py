@@ -13,12 +13,12 @@ from rich.text import Text
 
 from oombisect.printable import printable
 from oombisect.readings import Outcome, Reading
-from oombisect.reports.config import config_lines
+from oombisect.reports.config import config_lines, value_text
 from oombisect.reports.descent import descent_lines
 from oombisect.reports.packages import package_lines
 from oombisect.reports.points import short
 from oombisect.reports.stranded import stranded_lines
-from oombisect.session.verdict import Report, StepVerdict
+from oombisect.session.verdict import Report, StepVerdict, Verdict
 from oombisect.units import format_apart, format_bytes, format_change, format_delta
 
 _STYLE = {"capacity": "red", "fragmentation": "magenta", "external": "yellow", "mixed": "red", "unknown": "dim"}
@@ -192,13 +192,23 @@ def render(report: Report, console: Console) -> None:
         f"{report.points} points; session {report.session}",
         "dim",
     )
-    for first, last in report.verdict.unresolved:
-        line(f"  cannot be probed: {short(first)} .. {short(last)}", "yellow")
+    for text in silent_lines(report.verdict):
+        line(f"  {text}", "yellow")
     for note in report.verdict.notes:
         line(f"  note: {_labelled(note, label)}", "dim")
     line("\nReproduce:", "bold")
     for command in report.reproduce:
         line(f"  {command}")
+
+
+def silent_lines(verdict: Verdict) -> list[str]:
+    """The stretches of points that told nothing, a line each, and whether they could not or were not to be probed."""
+    both = (("cannot be probed", verdict.unresolved), ("skipped", verdict.skipped))
+    return [
+        f"{why}: {short(first)}" + (f" .. {short(last)}" if last != first else "")
+        for why, stretches in both
+        for first, last in stretches
+    ]
 
 
 def steps_table(steps: Sequence[StepVerdict], label: str) -> Table:
@@ -286,8 +296,8 @@ def evidence_lines(step: StepVerdict, label: str, across: str = "limit") -> list
         lines.append(f"recipe: {functions['before']} -> {functions['after']}")
     changes: Sequence[Mapping[str, Any]] = evidence.get("config_changes", ())
     for change in changes[:12]:
-        before, after = (change.get(side, "absent") for side in ("before", "after"))
-        lines.append(printable(f"config: {change['path']}: {before} -> {after}"))
+        before, after = (value_text(change, side, "absent") for side in ("before", "after"))
+        lines.append(f"config: {printable(change['path'])}: {before} -> {after}")
     if len(changes) > 12:
         lines.append(f"config: {len(changes) - 12} more changes (--json lists all)")
     if "config_changes" in evidence and not changes:

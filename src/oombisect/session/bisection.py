@@ -7,7 +7,7 @@ was killed goes on where it was: its events are told to a new search, and no fin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.memory.ranks import asked
 from oombisect.readings import Outcome, Reading
+from oombisect.recipes import megatron_ci
 from oombisect.search.conclusion import Conclusion, conclude
 from oombisect.search.metric import Metric
 from oombisect.search.observation import Censored, Conflict, Exact, Infra, Metrics, Observation, Unresolved
@@ -109,6 +110,8 @@ class Bisection:
         targets = self.line.targets
         steps = Judge(self.line, self.measurer, self.limit, conclusion).steps()
         crossing = conclusion.crossing
+        left_out = self._left_out()
+        silent = [part for a, b in conclusion.unresolved for part in _parts(a, b, left_out)]
         return Verdict(
             kind=_kind(conclusion, steps),
             limit_bytes=self.limit,
@@ -120,12 +123,23 @@ class Bisection:
                 "external": conclusion.growth.external,
             },
             explained=conclusion.explained,
-            unresolved=tuple((targets[a].key, targets[b].key) for a, b in conclusion.unresolved),
+            unresolved=self._keys(stretch for stretch in silent if stretch[0] not in left_out),
+            skipped=self._keys(stretch for stretch in silent if stretch[0] in left_out),
             notes=(*conclusion.notes, *_notes(conclusion, self.options, [target.key for target in targets])),
             metric=self.options.metric,
             change=conclusion.change,
             threshold_bytes=self.options.threshold_bytes,
         )
+
+    def _left_out(self) -> frozenset[int]:
+        """The points that were skipped by hand, with those that are the same measurement."""
+        keys = skipped(self.store.events(self.session))
+        groups = {str(sorted(target.trees.items())) for target in self.line.targets if target.key in keys}
+        told = enumerate(self.line.targets)
+        return frozenset(index for index, target in told if str(sorted(target.trees.items())) in groups)
+
+    def _keys(self, stretches: Iterable[tuple[int, int]]) -> tuple[tuple[str, str], ...]:
+        return tuple((self.line.targets[first].key, self.line.targets[last].key) for first, last in stretches)
 
     def report(self, verdict: Verdict, *, reproduce: Sequence[str], workload: Mapping[str, Any]) -> Report:
         """Everything there is to say, `verdict` first."""
@@ -265,9 +279,18 @@ class Bisection:
         name = "good" if request.index == 0 else "bad"
         raise OombisectError(
             f"The {name} end {self.line.targets[request.index].key[:10]} cannot be probed: {observation.reason}",
-            f"Choose another {name} end, or mend what it says (an override with --set, another --python).",
+            f"Choose another {name} end, or mend what it says ({self._remedies()}).",
             ExitCode.USAGE,
         )
+
+    def _remedies(self) -> str:
+        """What may mend an end, of what this kind of call takes."""
+        workload = self.measurer.prober.workload
+        if workload.command:
+            return "a --build that does what it lacks, a variable with --env, another --python"
+        if megatron_ci.asked(workload.recipe):
+            return "a variable with --env, another --python"
+        return "an override with --set, another --python"
 
 
 def _kind(conclusion: Conclusion, steps: Sequence[StepVerdict]) -> str:
@@ -276,11 +299,18 @@ def _kind(conclusion: Conclusion, steps: Sequence[StepVerdict]) -> str:
     return "blurred" if lumped else conclusion.kind
 
 
+def _parts(first: int, last: int, apart: Collection[int]) -> list[tuple[int, int]]:
+    """A stretch, cut where points `apart` begin and end."""
+    cuts = [index for index in range(first + 1, last + 1) if (index in apart) != (index - 1 in apart)]
+    return list(zip([first, *cuts], [*(cut - 1 for cut in cuts), last], strict=True))
+
+
 def _notes(conclusion: Conclusion, options: Options, keys: Sequence[str]) -> list[str]:
     if conclusion.kind == "budget":
         return [
             *_left_open(conclusion, options, keys),
-            "the same command with a larger --budget uses these readings again",
+            "`oombisect resume --budget N` goes on from here with a larger budget: what was probed counts, and is not "
+            "probed again",
         ]
     alone = options.metric != "memory"
     moved = conclusion.change if alone else conclusion.growth.allocated

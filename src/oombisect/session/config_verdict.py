@@ -242,6 +242,7 @@ def named_by_key(verdict: Verdict, line: ConfigLine, told: Effected | None, bad_
         crossing=None if verdict.crossing is None else names[verdict.crossing],
         steps=tuple(step(found) for found in verdict.steps),
         unresolved=tuple((names[first], names[last]) for first, last in verdict.unresolved),
+        skipped=tuple((names[first], names[last]) for first, last in verdict.skipped),
     )
 
 

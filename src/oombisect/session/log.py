@@ -22,7 +22,7 @@ from oombisect.history.records import Event, SessionState, StoredSession
 from oombisect.printable import printable, quoted
 from oombisect.readings import Outcome
 from oombisect.session.config_request import ConfigRequest
-from oombisect.session.events import SKIP, START, UNDO, undone
+from oombisect.session.events import BUDGET, SKIP, START, UNDO, undone, with_budget
 from oombisect.session.point_names import PointNames
 from oombisect.session.releases_request import ReleasesRequest
 from oombisect.session.request import BisectRequest
@@ -46,7 +46,10 @@ Request = BisectRequest | ConfigRequest | ReleasesRequest
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """What `replay-log` takes from a log: the request, as `kind` and arguments, and the points that are skipped."""
+    """What `replay-log` takes from a log: the request, as `kind` and arguments, and the points that are skipped.
+
+    `request` has the budget that the session was given last, `arguments` are those it began with.
+    """
 
     kind: str
     arguments: Mapping[str, Any]
@@ -96,6 +99,10 @@ def _entry(store: Store, event: Event, points: Sequence[str]) -> dict[str, Any]:
             return common | {"points": list(payload["points"])}
         case "undo":
             return common | {"events": list(payload["events"])}
+        case "stopped":
+            return common | {"cause": payload["cause"], "way_out": payload["way_out"]}
+        case "budget":
+            return common | {"budget": payload["budget"]}
         case "reopened":
             return common | {"exit": payload["exit_code"], "kind": _verdict_kind(payload["verdict"])}
     return common | {"scope": payload.get("scope", "")}
@@ -161,6 +168,10 @@ def _words(entry: Mapping[str, Any]) -> str:
             return f"skip {', '.join(entry['points'])}{taken_back}"
         case "undo":
             return f"undo events {', '.join(map(str, entry['events']))}"
+        case "stopped":
+            return f"stopped: {entry['cause']}"
+        case "budget":
+            return f"go on with a budget of {entry['budget']} probes"
         case "reopened":
             return f"reopened: the verdict {entry['kind']} (exit code {entry['exit']}) is superseded"
         case "verdict":
@@ -231,7 +242,11 @@ def parse(text: str) -> Logged:
     skips = [_checked(rest, "points", str) for word, rest in log if word == SKIP and rest.get("seq") not in gone]
     searches = [_checked(rest, "points", str) for word, rest in log if word == START]
     skipped = _skipped([name for names in skips for name in names], searches)
-    return Logged(kind, arguments, _request(kind, arguments), skipped, tuple(typing.cast(list[str], command)))
+    request = _request(kind, arguments)
+    for word, rest in log:
+        if word == BUDGET:
+            request = _request(kind, with_budget(kind, request.to_json(), rest.get("budget")))
+    return Logged(kind, arguments, request, skipped, tuple(typing.cast(list[str], command)))
 
 
 def _skipped(names: Sequence[str], searches: Sequence[Sequence[str]]) -> tuple[str, ...]:

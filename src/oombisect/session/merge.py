@@ -6,19 +6,19 @@ than what is looked for, no commit of it alone does it: the merge itself does, w
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from oombisect.axes.commits import CommitRange, commit_range
+from oombisect.axes.commits import commit_range
+from oombisect.repo.bridge import BridgeRepository
 from oombisect.repo.commits import Commit
 from oombisect.search.conclusion import Conclusion, Step
-from oombisect.search.observation import Infra, Unresolved
+from oombisect.search.observation import Infra, Observation, Unresolved
 from oombisect.search.options import Options
-from oombisect.session.bisection import Bisection
+from oombisect.session.bisection import Bisection, CannotRevert
 from oombisect.session.commit_line import CommitLine
-from oombisect.session.corners import gain, observed, to_probe
-from oombisect.session.measuring import Measurer
+from oombisect.session.corners import gain, observed, shows, to_probe
+from oombisect.session.measuring import Measurer, Target
 from oombisect.session.verdict import StepVerdict, Verdict
 from oombisect.units import counted, format_delta
 
@@ -98,10 +98,13 @@ class MergeDescent:
             return descent | _told("blurred", "what the branch added cannot be told: it ran out of memory all along")
         if alone < max(1, min(self.conclusion.min_step, self.options.wanted(step.change))):
             size = f"adds {format_delta(alone)}" if self.options.metric != "step-time" else "adds too little"
+            if any(repository.is_ancestor(other, mainline) for one in branch for other in one.parents[1:]):
+                why = "with what was merged into it of the mainline: who brought the step cannot be told"
+                return descent | _told("blurred", f"the branch {size} {why}")
             return descent | _told("not-needed", f"the branch by itself {size}: the merge itself brought it")
         found, probes = self._walk(line, scope, None if room is None else room - spent)
         descent |= {"probes": spent + probes, **_walked(found)}
-        return self._without_mainline(descent, axis, merge)
+        return self._proved(descent, line, step, room)
 
     def _walk(self, line: CommitLine, scope: str, room: int | None) -> tuple[Verdict, int]:
         options = replace(self.options, budget=room)
@@ -109,36 +112,107 @@ class MergeDescent:
         conclusion = bisection.run()
         return bisection.verdict(conclusion), conclusion.probes
 
-    def _without_mainline(self, descent: dict[str, Any], axis: CommitRange, merge: Commit) -> dict[str, Any]:
-        """What the mainline had before the merge names nobody: merged into the branch, or made on both (cherry-picked),
-        so that the merge moved no file that the commit changed.
+    def _proved(self, descent: dict[str, Any], line: CommitLine, step: Step, room: int | None) -> dict[str, Any]:
+        """A commit of the branch keeps its name where the merge brought what it did.
+
+        The merge without it must take less by most of its size, and the mainline must not have had it before: to take
+        it back there changes nothing. That tells it from what both made (cherry-picked) or merged (a third branch).
         """
-        found = {step["point"] for step in descent["steps"]}
-        commits = [commit for commit in axis.commits if commit.sha in found]
-        brought, *changed = self.line.axis.repository.changed((merge, *commits))
-        why = {
-            commit.sha: told
-            for commit, mine in zip(commits, changed, strict=True)
-            if (told := self._was_there(commit, set(mine.paths), set(brought.paths), merge.parents[0]))
-        }
-        steps = [step | {"named": step["named"] and step["point"] not in why} for step in descent["steps"]]
-        notes = [f"{step['point'][:10]} {why[step['point']]}" for step in steps if step["point"] in why]
-        named = any(step["named"] for step in steps)
-        kind = "not-needed" if descent["kind"] == "culprit" and not named else descent["kind"]
-        return descent | {"steps": steps, "notes": [*descent["notes"], *notes], "kind": kind}
-
-    def _was_there(self, commit: Commit, changed: Set[str], brought: Set[str], mainline: str) -> str | None:
-        """How the mainline had before the merge what a commit of the branch did; None if it had not."""
-        graph = self.line.axis.repository
-        if any(graph.is_ancestor(parent, mainline) for parent in _merged(commit)):
-            return "merges the mainline into the branch: what it brought was there already"
-        if not changed & brought:
-            return "changed nothing that the merge brought: the mainline had before the merge what it did"
-        return None
+        proof, steps = _Proof(self, line, step), []
+        notes, answers = list(descent["notes"]), set[str]()
+        for told in descent["steps"]:
+            if told["named"]:
+                answer, note, probes = proof.of(told["point"], None if room is None else room - descent["probes"])
+                descent["probes"] += probes
+                answers.add(answer)
+                confirmed = told["confirmed"] if answer in (_BROUGHT, _SPENT) else answer
+                told = {**told, "named": answer in (_BROUGHT, "conflict"), "confirmed": confirmed}
+                notes += [f"{told['point'][:10]} {note}"] if note else []
+            steps.append(told)
+        kind = descent["kind"]
+        if kind == "culprit" and not any(told["named"] for told in steps):
+            kind = next((kind for answer, kind in _KINDS.items() if answer in answers), "not-needed")
+        return descent | {"steps": steps, "notes": notes, "kind": kind}
 
 
-def _merged(commit: Commit) -> Sequence[str]:
-    return commit.parents[1:]
+_BROUGHT, _SPENT = "brought", "spent"
+_KINDS = {_SPENT: "budget", "not-tried": "blurred"}
+"""What a descent came to that names nobody, by the answers of `_Proof`; else the merge itself did it."""
+
+
+@dataclass(frozen=True)
+class _Proof:
+    """Whether the merge `step` brought what a commit of the branch, a point of `line`, did."""
+
+    descent: MergeDescent
+    line: CommitLine
+    step: Step
+
+    def of(self, point: str, room: int | None) -> tuple[str, str, int]:
+        """The answer, a note, and the probes that were needed.
+
+        `brought`; `superseded`: it did not; `conflict`: it did, as the files say, but no probe; `not-tried`: nobody
+        knows; `spent`: nor does the budget allow to ask.
+        """
+        index = [target.key for target in self.line.targets].index(point)
+        commit, merge = self.line.axis.commits[index], self.descent.line.axis.commits[self.step.index]
+        mainline, tip = merge.parents
+        shown, why, probes = self._shows(index, self.step.index, room)
+        if why == _SPENT:
+            return _SPENT, _NOT_PROVED, probes
+        if shown is False:
+            return "superseded", "is not what the merge brought: to revert it there leaves the memory as it is", probes
+        had, why_not, more = self._shows(index, self.step.parent, None if room is None else room - probes)
+        probes += more
+        if why_not == _SPENT:
+            return _SPENT, _NOT_PROVED, probes
+        if had:
+            return "superseded", "did for the most part what the mainline had before the merge", probes
+        fork = self._graph.merge_base(mainline, commit.parents[0])
+        if had is None and (fork is None or self._both(commit, fork, mainline)):
+            return "not-tried", f"is not told from what the mainline had before the merge: {why_not}", probes
+        if shown:
+            return _BROUGHT, "", probes
+        if self._both(commit, tip, merge.sha):
+            return "not-tried", f"did what the merge brought or not: {why}", probes
+        return "conflict", f"is in the merge as it was on the branch, but not proved there: {why}", probes
+
+    @property
+    def _graph(self) -> BridgeRepository:
+        return self.line.axis.repository
+
+    def _both(self, commit: Commit, before: str, after: str) -> bool:
+        """Whether a file that the commit changed differs between two others, too."""
+        other = replace(self._graph.commit(after), parents=(before,))
+        mine, theirs = self._graph.changed((commit, other))
+        return not {*mine.paths}.isdisjoint(theirs.paths)
+
+    def _shows(self, index: int, at: int, room: int | None) -> tuple[bool | None, str, int]:
+        """Whether to revert a commit of the branch on a point of the outer line takes its memory away.
+
+        With why that is not known, and the probes that were needed.
+        """
+        all_of, outer = self.descent, self.descent.line
+        tip = outer.targets[at]
+        try:
+            without = self.line.reverted_on(tip.key, outer.axis.trees[at], index)
+        except CannotRevert as error:
+            return None, str(error), 0
+        probes = to_probe(all_of.store, all_of.session, all_of.measurer, f"{MERGE}:{without.key}", (without,))
+        if room is not None and probes > room:
+            return None, _SPENT, 0
+        before, after = self.line.targets[index - 1], self.line.targets[index]
+        low, high, bad, left = (self._observed(target) for target in (before, after, tip, without))
+        shown = shows((low, high), bad, left, all_of.options)
+        return shown, left.reason if isinstance(left, Unresolved | Infra) else "it ran out of memory", probes
+
+    def _observed(self, target: Target) -> Observation:
+        measurer = self.descent.measurer
+        measured = measurer.measure(target, "corner")
+        return observed(measurer, measured, measurer.fits(target, measured, self.descent.limit), self.descent.options)
+
+
+_NOT_PROVED = "is not proved on the merge: the probe budget was spent"
 
 
 def _probes(step: StepVerdict) -> int:
@@ -157,6 +231,7 @@ def _walked(found: Verdict) -> dict[str, Any]:
         "growth": dict(found.growth),
         "explained": round(found.explained, 4),
         "unresolved": [list(pair) for pair in found.unresolved],
+        "skipped": [list(pair) for pair in found.skipped],
         "steps": [step.to_json() for step in found.steps],
         "notes": list(found.notes),
     }

@@ -364,6 +364,7 @@ def _walked(found: Verdict) -> dict[str, Any]:
         "growth": dict(found.growth),
         "explained": round(found.explained, 4),
         "unresolved": [[_megatron(first), _megatron(last)] for first, last in found.unresolved],
+        "skipped": [[_megatron(first), _megatron(last)] for first, last in found.skipped],
         "steps": [_step(step).to_json() for step in found.steps],
     }
 

@@ -107,8 +107,9 @@ class StepVerdict:
 class Verdict:
     """The conclusion. `growth_bytes` is peak allocated of the bad end minus that of the good one.
 
-    `metric` is what was followed, `change` its growth in bytes, `threshold_bytes` the value of it whose crossing was
-    looked for; None: that of the limit.
+    `unresolved` and `skipped` are stretches of points, first and last, that could not be probed and that were skipped
+    by hand. `metric` is what was followed, `change` its growth in bytes, `threshold_bytes` the value of it whose
+    crossing was looked for; None: that of the limit.
     """
 
     kind: str
@@ -122,6 +123,7 @@ class Verdict:
     metric: str = "memory"
     change: int | None = None
     threshold_bytes: int | None = None
+    skipped: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; the contract in docs/json.md."""
@@ -137,6 +139,7 @@ class Verdict:
             "growth": dict(self.growth),
             "explained": round(self.explained, 4),
             "unresolved": [list(pair) for pair in self.unresolved],
+            "skipped": [list(pair) for pair in self.skipped],
             "notes": list(self.notes),
         }
 
@@ -155,6 +158,7 @@ class Verdict:
             metric=data.get("metric", "memory"),
             change=data.get("change"),
             threshold_bytes=data.get("threshold_bytes"),
+            skipped=tuple((first, last) for first, last in data.get("skipped", ())),
         )
 
 
