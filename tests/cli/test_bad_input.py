@@ -261,3 +261,11 @@ def test_the_list_of_commands_is_whole_sentences(ground: Ground) -> None:
     listed = ground.run("--help", code=_CLI).stdout.split("Commands:\n")[1].split("\n\n")[0].splitlines()
     assert {line.split()[0] for line in listed if line} >= {"run", "config", "probe", "replay", "compare", "explain"}
     assert all(line.endswith((".", "?")) and not line.endswith("...") for line in listed if line)
+
+
+@pytest.mark.parametrize("command", ["run", "probe"])
+def test_a_command_without_dashes_before_it_is_shown_where_they_belong(ground: Ground, command: str) -> None:
+    first = ground.range if command == "run" else "HEAD"
+    done = ground.run(command, first, "--repo", str(ground.repo), "python", "train.py", "big model.yaml")
+    code = 2 if command == "run" else 129
+    refused(done, code, "without --", f"oombisect {command} ... -- python train.py 'big model.yaml'")

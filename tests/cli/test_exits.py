@@ -128,6 +128,14 @@ def test_interrupted_imports_show_no_traceback(ground: Ground) -> None:
     assert (done.returncode, done.stderr) == (130, "oombisect: Interrupted\n")
 
 
+@pytest.mark.parametrize(("command", "words"), [("probe", "same line"), ("check", "same line"), ("run", "resumed")])
+def test_an_interrupted_command_says_how_to_go_on(ground: Ground, command: str, words: str) -> None:
+    code = "import oombisect.session.opening as opening\ndef stop(*_): raise KeyboardInterrupt\n"
+    what = "HEAD" if command == "probe" else ground.range
+    done = ground.run(command, what, *probe_arguments(ground)[2:], code=f"{code}opening.open_device = stop\n{_CLI}")
+    assert done.returncode == 130 and "oombisect: Interrupted\n" in done.stderr and words in done.stderr
+
+
 @pytest.mark.parametrize(
     "streams", [">&-", "2>&-", ">&- 2>&-", ">/dev/full", "2>/dev/full", "| true", "</dev/null <&-"]
 )
@@ -195,6 +203,7 @@ def test_a_signal_ends_the_run_in_order(tmp_path: Path, number: signal.Signals) 
     with store(tmp_path) as opened:
         (session,) = opened.sessions()
     assert session.state is SessionState.INTERRUPTED
+    assert f"probing {ground.shas[0][:10]}" in errors, "nothing was said before the first probe was over"
     left = subprocess.run(["pgrep", "-f", str(ground.python)], capture_output=True, text=True, check=False).stdout
     assert left == ""
 

@@ -78,6 +78,50 @@ def test_the_commit_that_made_the_model_larger_is_named_and_compared(
     assert "train.py" in _files(compared), compared  # where the model is moved to the device
 
 
+DDP = """
+import os
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from model import build
+
+torch.distributed.init_process_group("nccl")
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+model = DistributedDataParallel(build().cuda(), device_ids=[rank])
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(100):
+    model(torch.ones(64, 1024, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_data_parallel_ranks_under_torchrun_are_bisected_each_with_its_buckets(
+    tmp_path: Path, cache_home: Path, history: list[str]
+) -> None:
+    repo = tmp_path / "repo"
+    for layers in (4, 12):
+        (repo / "train.py").write_text(DDP)
+        (repo / "Makefile").write_text("built.txt:\n\techo built > built.txt\n")
+        (repo / "model.py").write_text(MODEL.format(layers=layers))
+        git(repo, "add", "--all")
+        git(repo, "commit", "--quiet", "-m", f"{layers} layers in parallel")
+    culprit = git(repo, "rev-parse", "HEAD")
+    options = ["--gpu", "virtual:h100-80gb", "--limit", "750MiB", "--build", "make", "--json"]
+    torchrun = ["torchrun", "--standalone", "--nproc-per-node", "2", "train.py"]
+    code, document = oombisect(tmp_path, cache_home, "run", "HEAD~1..HEAD", *options, "--", *torchrun)
+    assert code == 0, document
+    step = document["verdict"]["steps"][0]
+    assert (step["point"], step["confirmed"]) == (culprit, "yes")
+    # Weights, gradients (which are the buckets), two states, and what the step takes besides; the same on both ranks.
+    assert 8 * 4 * 4 * MIB <= step["delta_bytes"]["allocated"] < 8 * 4 * 7 * MIB
+    assert [rank["rank"] for rank in document["bad"]["ranks"]] == [0, 1]
+    peaks = {rank["phases"]["step_3"]["allocated_peak"] for rank in document["bad"]["ranks"]}
+    assert len(peaks) == 1 and document["bad"]["world_size"] == 2
+
+
 def _files(value: Any) -> list[str]:
     """Every `file` in a document."""
     if isinstance(value, dict):

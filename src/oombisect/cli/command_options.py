@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ from typer.core import TyperCommand
 
 from oombisect.cli.options import probe_request
 from oombisect.errors import OombisectError
+from oombisect.printable import quoted
 from oombisect.repo.hotfix import Hotfix
 
 Argv = Annotated[
@@ -72,8 +74,13 @@ class CommandAfterDashes(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         before, after = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
         rest = super().parse_args(ctx, before)
+        if stray := ctx.params.get("argv"):
+            raise OombisectError(
+                f"The command {quoted(shlex.join(stray))} stands without -- before it",
+                f"Write the training command after --: oombisect {ctx.info_name} ... -- {shlex.join(stray)}",
+            )
         if after:
-            ctx.params["argv"] = [*(ctx.params.get("argv") or ()), *after]
+            ctx.params["argv"] = after
         return rest
 
 

@@ -9,6 +9,7 @@ from oombisect.cli.signals import ignore_signals, raise_on_signals
 from oombisect.errors import ExitCode, OombisectError, Stopped, probe_failure
 from oombisect.printable import quoted
 
+_RUN_AGAIN = ("probe", "check", "watch")
 _RESUMED = ("run", "config", "releases", "resume", "demo", "replay-log")
 
 
@@ -114,7 +115,10 @@ def _words(error: BaseException) -> tuple[str, str]:
         case OombisectError():
             return error.cause, error.way_out
         case Stopped() | KeyboardInterrupt():
-            return "Interrupted", "`oombisect sessions` shows what can be resumed." if _command() in _RESUMED else ""
+            way_out = "`oombisect sessions` shows what can be resumed." if _command() in _RESUMED else ""
+            if _command() in _RUN_AGAIN:
+                way_out = "Run the same line again: every finished probe is kept, and the one that ran begins anew."
+            return "Interrupted", way_out
         case OSError():
             where = f" ({error.filename})" if error.filename else ""
             return f"{error.strerror or error}{where}", "Run the same line with --debug to see where it happened."
