@@ -146,7 +146,7 @@ def test_what_the_mainline_brought_into_the_branch_names_nobody(branches: Branch
     descent = outer.evidence["descent"]
     told = {branches.name(step["point"]): step["named"] for step in descent["steps"]}
     assert told == {"s2": True, "back": False}
-    assert any("merges the mainline" in note for note in descent["notes"])
+    assert any("the mainline had before the merge" in note for note in descent["notes"])
 
 
 def test_the_budget_covers_the_descent(branches: Branches) -> None:
@@ -178,3 +178,104 @@ def test_what_the_mainline_has_by_another_commit_is_not_what_the_merge_brought(b
         [("s2", False)],
     )
     assert any("the mainline had before the merge" in note for note in descent["notes"])
+
+
+def inside_merge(report: Report, branches: Branches) -> tuple[dict[str, Any], dict[str | None, tuple[bool, str]]]:
+    """The descent into the commit `merge`; of each step inside whether it is named, and how it is confirmed."""
+    descent = next(step for step in report.verdict.steps if branches.name(step.point) == "merge").evidence["descent"]
+    return descent, {branches.name(step["point"]): (step["named"], step["confirmed"]) for step in descent["steps"]}
+
+
+def test_a_picked_part_is_not_what_the_merge_brought(branches: Branches) -> None:
+    """The mainline has the memory of the branch's commit, but not all of its files: the merge moves one of them."""
+    branches.go("side", new=True)
+    branches.commit("s1", rest=1, **sizes(9000))
+    branches.go("main")
+    branches.commit("picked", **sizes(9000))
+    branches.merge("side", "merge", external=1500 * MIB)
+    descent, told = inside_merge(branches.run(), branches)
+    assert (descent["kind"], told) == ("not-needed", {"s1": (False, "superseded")})
+
+
+def test_a_third_branch_that_both_merged_is_not_what_the_merge_brought(branches: Branches) -> None:
+    branches.go("library", new=True)
+    branches.commit("l1", **sizes(9000))
+    branches.go("main")
+    branches.go("side", new=True)
+    branches.commit("s1")
+    branches.merge("library", "into side")
+    branches.go("main")
+    branches.commit("m1")
+    branches.merge("library", "into main")
+    branches.merge("side", "merge", external=1500 * MIB)
+    descent, told = inside_merge(branches.run(), branches)
+    assert (descent["kind"], told) == ("not-needed", {"into side": (False, "superseded")})
+
+
+def test_a_change_that_the_merge_left_out_is_not_what_it_brought(branches: Branches) -> None:
+    branches.go("side", new=True)
+    branches.commit("s1", **sizes(9000))
+    branches.go("main")
+    branches.merge("side", "merge", external=1500 * MIB, **sizes(8000))
+    descent, told = inside_merge(branches.run(), branches)
+    assert (descent["kind"], told) == ("not-needed", {"s1": (False, "superseded")})
+    assert any("leaves the memory" in note for note in descent["notes"])
+
+
+def test_what_a_merge_of_the_mainline_was_edited_to_do_is_the_branchs(branches: Branches) -> None:
+    branches.go("side", new=True)
+    branches.commit("s1")
+    branches.go("main")
+    branches.commit("m1", external=600 * MIB)
+    branches.go("side")
+    branches.merge("main", "back", **sizes(9500))
+    branches.go("main")
+    branches.merge("side", "merge")
+    descent, told = inside_merge(branches.run(), branches)
+    assert (descent["kind"], told) == ("culprit", {"back": (True, "yes")})
+
+
+def test_a_branch_into_which_the_mainline_brought_less_is_not_said_to_add_nothing(branches: Branches) -> None:
+    branches.go("side", new=True)
+    branches.commit("s1", external=1500 * MIB)
+    branches.go("main")
+    branches.commit("m1", **sizes(6500))
+    branches.go("side")
+    branches.merge("main", "back")
+    branches.go("main")
+    branches.merge("side", "merge")
+    branches.commit("m2", **sizes(8500))
+    descent, told = inside_merge(branches.run(metric="device", exhaustive=True), branches)
+    assert (descent["kind"], told) == ("blurred", {})
+    assert "cannot be told" in descent["notes"][0]
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_what_does_not_revert_on_the_merge(branches: Branches, edited: bool) -> None:
+    """A later commit of the branch builds on it. It is named where the merge took the file as it was there."""
+    branches.go("side", new=True)
+    branches.commit("s1", allocated=9500 * MIB, reserved=9600 * MIB)
+    branches.commit("s2", allocated=9501 * MIB, reserved=9601 * MIB)
+    branches.go("main")
+    branches.commit("m1")
+    branches.merge("side", "merge", **(sizes(9502) if edited else {}))
+    descent, told = inside_merge(branches.run(), branches)
+    assert (descent["kind"], told["s1"]) == (
+        ("blurred", (False, "not-tried")) if edited else ("culprit", (True, "conflict"))
+    )
+    assert any("does not revert cleanly" in note for note in descent["notes"])
+
+
+def test_a_name_needs_a_budget_for_its_proof(branches: Branches) -> None:
+    plain(branches)
+    first = branches.run()
+    with branches.world.store() as store:
+        answers = [e.payload for e in store.events(first.session) if e.kind == "observation"]
+    outer = sum(not answer["cached"] for answer in answers if not answer.get("scope"))
+    kinds = []
+    for short in (0, 1):
+        for file in branches.world.folder.glob("db.sqlite*"):
+            file.unlink()
+        descent = descent_of(branches.run(budget=outer + descent_of(first)["probes"] - short))
+        kinds.append((descent["kind"], [step["named"] for step in descent["steps"]]))
+    assert kinds == [("culprit", [True]), ("budget", [False])]

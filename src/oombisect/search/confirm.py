@@ -103,7 +103,7 @@ def confirmed(survey: Survey, step: Interval) -> Confirmed:
     backed = supported(survey, step)
     if backed is False:
         return "refuted"
-    fell = _falls_without(survey, step)
+    fell = falls_without(survey, step)
     if fell:
         return "yes" if backed else "not-tried"
     if fell is False or step in taken_back(survey):
@@ -115,7 +115,7 @@ def confirmed(survey: Survey, step: Interval) -> Confirmed:
     return "not-tried"
 
 
-def _falls_without(survey: Survey, step: Interval) -> bool | None:
+def falls_without(survey: Survey, step: Interval) -> bool | None:
     """Whether the tip needs less memory (more, if an improvement is sought) without a change; None: not known."""
     reverted, bad = survey.state.reverts.get(step.high), survey.bad
     if not isinstance(reverted, Exact) or bad is None:
@@ -130,7 +130,7 @@ def _falls_without(survey: Survey, step: Interval) -> bool | None:
 
 def still_needed_elsewhere(survey: Survey, step: Interval) -> bool:
     """Whether the tip keeps its memory without a change, and no later change is seen to take that one back."""
-    return _falls_without(survey, step) is False and step not in taken_back(survey)
+    return falls_without(survey, step) is False and step not in taken_back(survey)
 
 
 def taken_back(survey: Survey) -> set[Interval]:
@@ -140,7 +140,7 @@ def taken_back(survey: Survey) -> set[Interval]:
     """
     options = survey.state.options
     exact = [i for i in survey.intervals if i.kind in (Kind.STEP, Kind.BLURRED) and not i.censored]
-    ups = [i for i in candidates(survey) if not i.censored and not _falls_without(survey, i)]
+    ups = [i for i in candidates(survey) if not i.censored and not falls_without(survey, i)]
     pairs = [
         ((up.moved + down.moved).size, -up.low, up, down)
         for up in ups

@@ -120,11 +120,15 @@ class CommitLine:
 
     def reverted(self, index: int) -> Target:
         """See `Line.reverted`."""
+        return self.reverted_on(self.axis.points[-1].key, self.axis.trees[-1], index)
+
+    def reverted_on(self, tip: str, tip_trees: RelevantTrees, index: int) -> Target:
+        """As `reverted`, on any commit in the place of the bad tip."""
         if index in self.axis.lumps:
             raise CannotRevert(f"the point stands for {len(self.axis.lumps[index])} commits")
-        tip, culprit = self.axis.points[-1], self.axis.points[index]
+        culprit = self.axis.points[index]
         try:
-            done = self.make.repository.reverted(tip.key, culprit.key)
+            done = self.make.repository.reverted(tip, culprit.key)
             self.make.hotfixes.on(done.commit)
         except RevertConflict as error:
             raise CannotRevert(error.cause) from error
@@ -132,13 +136,14 @@ class CommitLine:
             raise CannotRevert(f"without it {error}") from error
         subject = f"without {culprit.subject}"
         trees = self.make.repository.relevant_trees(done.commit)
-        target = self.make.of(done.commit, subject, trees, key=f"{tip.key}-{culprit.key}")
-        return self._environment_without(index, target)
+        target = self.make.of(done.commit, subject, trees, key=f"{tip}-{culprit.key}")
+        return self._environment_without(index, target, tip_trees)
 
-    def _environment_without(self, index: int, target: Target) -> Target:
+    def _environment_without(self, index: int, target: Target, tip_trees: RelevantTrees) -> Target:
         """`target` in the tip's environment less what the point changed in it: a lock hardly ever reverts as text."""
         locks = self.make.locks if isinstance(self.make, CommitTargets) else None
         if locks is None:
             return target
-        tip, before, after = (locks.of(self.axis.trees[place].env_lock) for place in (-1, index - 1, index))
+        sides = (tip_trees, self.axis.trees[index - 1], self.axis.trees[index])
+        tip, before, after = (locks.of(trees.env_lock) for trees in sides)
         return tip.without(before, after).around(target)

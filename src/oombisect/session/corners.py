@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from oombisect.search.confirm import falls_without
 from oombisect.search.metric import is_bounded
 from oombisect.search.observation import Censored, Exact, Metrics, Observation
 from oombisect.search.options import Options
-from oombisect.search.requests import Measure
+from oombisect.search.requests import Measure, Revert
 from oombisect.search.state import observe, start
 from oombisect.search.survey import Kind, Survey
 from oombisect.session.bisection import needed_by_rank, observation_of
@@ -59,3 +60,17 @@ def gain(before: Observation, after: Observation, options: Options, min_step: in
     found = survey.gain(survey.span)
     decides = survey.span.bound != 0 or options.threshold_bytes is not None
     return max(found, min_step) if decides and survey.crossing is not None else found
+
+
+def shows(
+    change: tuple[Observation, Observation], at: Observation, without: Observation, options: Options
+) -> bool | None:
+    """Whether a change, from one answer to the other, is most of what another point has more than without it.
+
+    It is judged as if that point were the bad tip and the change had been reverted there; None: cannot be told.
+    """
+    state = start(3, replace(options, budget=None, noise_bytes=options.noise_bytes or 0))
+    for index, seen in enumerate((*change, at)):
+        state = observe(state, Measure(index), seen)
+    survey = Survey(observe(state, Revert(1), without))
+    return next((falls_without(survey, step) for step in survey.intervals if (step.low, step.high) == (0, 1)), None)
