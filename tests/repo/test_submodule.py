@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from oombisect.errors import ExitCode
+from oombisect.errors import ExitCode, OombisectError
+from oombisect.repo.git import GitError
+from oombisect.repo.mirror import Mirror
 from oombisect.repo.submodule import MissingCommit, local_directory, network_url
 from tests.repo.history import GITLINK, History, git, modules
 from tests.repo.project import Project
@@ -71,6 +73,88 @@ def test_nobody_has_it(project: Project) -> None:
         lay_out(project)
     assert told.value.sha == project.ids["m2"] and project.ids["m2"][:12] in told.value.cause
     assert "--megatron" in told.value.way_out and told.value.exit_code == ExitCode.INFRASTRUCTURE
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "fatal: unable to access 'https://h/m.git/': Could not resolve host: h",
+        "fatal: unable to access 'https://h/m.git/': The requested URL returned error: 503",
+        "fatal: unable to access 'https://h/m.git/': CONNECT tunnel failed, response 403",
+        "ssh: connect to host h port 22: Connection timed out\nfatal: Could not read from remote repository.",
+        "fetch-pack: unexpected disconnect while reading sideband packet\nfatal: early EOF",
+    ],
+)
+def test_a_server_that_is_not_reached_tells_nothing_of_the_commit(
+    project: Project, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    told = fetching(project, monkeypatch, words)
+    assert len(told) == 2, "it is asked again"
+    for error in told:
+        assert not isinstance(error, MissingCommit) and error.exit_code == ExitCode.INFRASTRUCTURE
+        assert "network" in error.way_out and "--megatron" in error.way_out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "fatal: remote error: upload-pack: not our ref aaaa",
+        "fatal: couldn't find remote ref aaaa",
+        "error: Server does not allow request for unadvertised object aaaa",
+        "remote: Repository not found.\nfatal: repository 'https://h/m.git/' not found",
+        "fatal: unable to access 'https://h/m.git/': The requested URL returned error: 403",
+        "fatal: could not read Username for 'https://h': terminal prompts disabled",
+        "git@h: Permission denied (publickey).\nfatal: Could not read from remote repository.",
+    ],
+)
+def test_a_server_that_does_not_give_the_commit(project: Project, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    assert [type(error) for error in fetching(project, monkeypatch, words)] == [MissingCommit, MissingCommit]
+
+
+def fetching(project: Project, monkeypatch: pytest.MonkeyPatch, words: str) -> list[OombisectError]:
+    """What two attempts at a pinned commit end with where git's fetch says `words`."""
+
+    def fail(mirror: Mirror, *refspecs: str) -> None:
+        raise GitError(["fetch"], 128, words)
+
+    monkeypatch.setattr(Mirror, "fetch", fail)
+    project.bridge.commit("roll", {".gitmodules": modules("https://h/m.git")}, gitlinks={GITLINK: "a" * 40})
+    repository, found = project.open(), []
+    with repository.acquire_slot() as slot:
+        for _ in range(2):
+            with pytest.raises(OombisectError) as told:
+                repository.materialise("main", slot)
+            found.append(told.value)
+    return found
+
+
+def test_a_real_server_that_lacks_the_commit_and_one_that_is_not_there(project: Project, tmp_path: Path) -> None:
+    """What git itself says, not what we take it to say."""
+    clone = tmp_path / "partial"
+    project.megatron.git("config", "uploadpack.allowFilter", "true")
+    git(tmp_path, "clone", "--quiet", "--filter=blob:none", "-n", f"file://{project.megatron.path}", str(clone))
+    project.bridge.commit("roll", {".gitmodules": modules("https://h.invalid/m.git")}, gitlinks={GITLINK: "a" * 40})
+    with pytest.raises(MissingCommit):
+        lay_out(project, megatron=clone)
+    git(clone, "remote", "set-url", "origin", "http://127.0.0.1:9/m.git")
+    with pytest.raises(OombisectError, match="Could not fetch Megatron-LM commit aaaa") as told:
+        lay_out(project, megatron=clone)
+    assert not isinstance(told.value, MissingCommit)
+
+
+@pytest.mark.parametrize("name", ["core_v1", "side", "{m2}^", "{m2:.8}~1"])
+def test_any_revision_of_the_clone_names_a_megatron_commit(project: Project, name: str) -> None:
+    for kind in ("tag", "branch"):
+        project.megatron.git(kind, {"tag": "core_v1", "branch": "side"}[kind], project.ids["m1"])
+    asked = name.format(**project.ids)
+    assert project.open().resolve_megatron("main", asked) == project.ids["m1"]
+
+
+@pytest.mark.parametrize("name", ["", "--all", "^main", "no-such-tag", "main:megatron"])
+def test_what_is_no_revision_of_the_clone(project: Project, name: str) -> None:
+    with pytest.raises(OombisectError, match="no Megatron-LM revision") as told:
+        project.open().resolve_megatron("main", name)
+    assert told.value.exit_code == ExitCode.USAGE
 
 
 def test_a_pin_that_was_never_pushed(project: Project) -> None:

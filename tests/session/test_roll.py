@@ -117,7 +117,7 @@ def test_a_commit_of_megatron_lm_that_is_none(world: World, rolls: Rolls) -> Non
     rolls.start()
     repository = open_repository(rolls.bridge.path, world.folder, world.folder / "cache")
     assert repository.resolve_megatron("main", rolls.ids["m0"][:8]) == rolls.ids["m0"]
-    for name in ("deadbeef", "main", "--all", "f" * 40):
+    for name in ("deadbeef", "mian", "--all", "f" * 40):
         with pytest.raises(OombisectError, match=name[:12]) as told:
             repository.resolve_megatron("main", name)
         assert "--megatron" in told.value.way_out

@@ -63,9 +63,8 @@ def test_a_size_takes_the_rest_from_the_h100() -> None:
         ("virtual:h100", "virtual:h100-80gb"),
         ("virtual:H200-141GB", "virtual:h200-141gb"),
         ("virtual:a100-80", "virtual:a100-80gb"),
-        ("virtual:80GB", "81559MiB"),
         ("virtual:", "h100-80gb"),
-        ("virtual:-5MiB", "81559MiB"),
+        ("virtual:-5MiB", "79.6GiB"),
     ],
 )
 def test_an_unknown_name_lists_those_there_are(text: str, hint: str) -> None:
@@ -76,7 +75,27 @@ def test_an_unknown_name_lists_those_there_are(text: str, hint: str) -> None:
     assert all(name in caught.value.way_out for name in PROFILES)
 
 
-@pytest.mark.parametrize("text", ["virtual:0MiB", "virtual:900MiB", "virtual:99999999MiB"])
+@pytest.mark.parametrize(
+    ("text", "name", "size"),
+    [
+        ("virtual:8GiB", "8192MiB", 8192 * MIB),
+        ("virtual:8192 mib", "8192MiB", 8192 * MIB),
+        ("virtual:80GB", "80000000000B", 80 * 10**9),
+    ],
+)
+def test_sizes_are_written_as_everywhere(text: str, name: str, size: int) -> None:
+    profile = parse_gpu(text)
+    assert (profile.name, profile.total_bytes) == (name, size)
+    assert parse_gpu(profile.name) == profile, "the name of a session's device opens it again"
+
+
+@pytest.mark.parametrize("text", ["virtual:8", "virtual:8XiB", "virtual:8GiBs"])
+def test_what_begins_like_a_size_is_refused_as_one(text: str) -> None:
+    with pytest.raises(OombisectError, match=r"no unit|not a memory size"):
+        parse_gpu(text)
+
+
+@pytest.mark.parametrize("text", ["virtual:1MiB", "virtual:900MiB", "virtual:99999999MiB"])
 def test_a_size_out_of_range(text: str) -> None:
     with pytest.raises(OombisectError, match="out of range"):
         parse_gpu(text)

@@ -49,7 +49,7 @@ Gpu = Annotated[
     typer.Option(
         metavar="GPU",
         autocompletion=completion.gpus,
-        help="cuda, virtual:h100-80gb (or another profile) or virtual:81559MiB. "
+        help="cuda, virtual:h100-80gb (or another profile) or virtual:79.6GiB. "
         "Default: the machine's GPUs, else a virtual H100.",
         show_default=False,
     ),

@@ -18,7 +18,12 @@ def probe(
     fresh: Annotated[bool, typer.Option("--fresh", help="Probe even if this was measured before.")] = False,
     megatron_commit: Annotated[
         str | None,
-        typer.Option(help="Lay this commit of Megatron-LM out in the place of the one REV pins.", show_default=False),
+        typer.Option(
+            metavar="REV",
+            help="Lay this commit of Megatron-LM out in the place of the one REV pins: an id, or any revision of the "
+            "Megatron-LM clone.",
+            show_default=False,
+        ),
     ] = None,
     freeze_config: Annotated[
         str | None,

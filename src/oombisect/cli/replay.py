@@ -65,7 +65,7 @@ def replay(
         str | None,
         typer.Option(
             metavar="GPU",
-            help="The device it must fit on: virtual:h100-80gb (or another profile) or virtual:81559MiB. Default: the "
+            help="The device it must fit on: virtual:h100-80gb (or another profile) or virtual:79.6GiB. Default: the "
             "probe's own; of a bare file none is known.",
             show_default=False,
         ),

@@ -157,6 +157,5 @@ def open_device(
                 f"there is no NVIDIA GPU on this machine (NVML finds none, or {VISIBLE_VARIABLE} hides them)",
                 f"Probe on a virtual one: --gpu {DEFAULT_VIRTUAL}.",
             )
-    name = text or DEFAULT_VIRTUAL
-    profile = parse_gpu(name)
-    return VirtualDevice(profile, prepare(interpreter.path, cache, say), name)
+    profile = parse_gpu(text or DEFAULT_VIRTUAL)
+    return VirtualDevice(profile, prepare(interpreter.path, cache, say), f"virtual:{profile.name}")

@@ -17,7 +17,7 @@ from oombisect.errors import ExitCode, OombisectError
 from oombisect.repo import changes
 from oombisect.repo.commits import Commit, CommitGraph
 from oombisect.repo.dates import Dated, dated
-from oombisect.repo.git import Git, GitError, Kind
+from oombisect.repo.git import Git, GitError, Kind, commit_named
 from oombisect.repo.hotfix import Hotfix, check, patch_of_commit, patch_of_file, with_hotfixes
 from oombisect.repo.merge import remade
 from oombisect.repo.mirror import Mirror, Say, clone, mirror_of, update
@@ -109,16 +109,9 @@ class BridgeRepository:
         return found
 
     def _ask(self, revision: str) -> str | None:
-        if not revision or revision.startswith("-") or not revision.isprintable():
-            return None
         if _FULL_ID.fullmatch(revision) and self.mirror.has_commit(revision):
             return revision  # it may be one of ours, a tip with a change reverted, that the user's repository lacks
-        question = ("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
-        code, output = self._asked.call(*question, ok=(0, 1, 128))
-        found = output.decode().strip()
-        return (
-            found if code == 0 and _FULL_ID.fullmatch(found) else None
-        )  # `^main` is answered by one, too: `^` and an id
+        return commit_named(self._asked, revision)
 
     def _dated(self, revision: str) -> str | None:
         """The commit of a revision by date; None where it names no date."""
@@ -266,7 +259,7 @@ class BridgeRepository:
         return self.store.pins([self.commit(revision).tree])[0]
 
     def resolve_megatron(self, revision: str, name: str) -> str:
-        """The Megatron-LM commit that `name` (an id or the beginning of one) means, where `revision` pins another.
+        """The Megatron-LM commit that `name` means, where `revision` pins another: any id, or a revision of a clone.
 
         Raises:
             MissingCommit: it is nowhere to be had.
@@ -280,15 +273,17 @@ class BridgeRepository:
         if _FULL_ID.fullmatch(name):
             self.store.ensure(replace(pin, sha=name))
             return name
-        mirror = self.store.ensure(pin)
-        question = ("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
-        code, output = mirror.local.call(*question, ok=(0, 1, 128)) if _SHORT_ID.fullmatch(name) else (1, b"")
-        if code:
+        found = self.store.named_commit(pin, name)
+        if found is None:
+            self.store.ensure(pin)  # fetched with its history, in which it may be
+            found = self.store.named_commit(pin, name)
+        if found is None:
             raise OombisectError(
-                f"There is no Megatron-LM commit {name!r} in the clone at hand",
+                f"There is no Megatron-LM revision {name!r} in the clones at hand",
                 "Write its whole id, or name a Megatron-LM clone that has it with --megatron PATH.",
             )
-        return output.decode().strip()
+        self.store.ensure(replace(pin, sha=found))
+        return found
 
     def changed(self, commits: Sequence[Commit]) -> list[changes.Changed]:
         """The probe-visible paths each commit changed against its first parent."""

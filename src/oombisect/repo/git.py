@@ -25,6 +25,7 @@ from pathlib import Path
 from oombisect.errors import ExitCode, OombisectError
 
 MINIMUM_VERSION = (2, 39)
+_FULL_ID = re.compile(r"[0-9a-f]{40}")
 NULL_SHA = "0" * 40
 
 # Author and committer of the commits we synthesise (a tip with a change reverted): fixed, so that their ids are too.
@@ -139,6 +140,16 @@ class Git:
     def succeeds(self, *arguments: str) -> bool:
         """Whether the command ends with 0 (1 is "no"; anything else is a failure)."""
         return self.call(*arguments, ok=(0, 1))[0] == 0
+
+
+def commit_named(git: Git, revision: str) -> str | None:
+    """The commit a revision (branch, tag, id, `abc123^`) names in a repository; None: it names none there."""
+    if not revision or revision.startswith("-") or not revision.isprintable():
+        return None
+    code, output = git.call("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", ok=(0, 1, 128))
+    found = output.decode().strip()
+    # `^main` is answered by one, too: `^` and an id.
+    return found if code == 0 and _FULL_ID.fullmatch(found) else None
 
 
 def environment(kind: Kind) -> dict[str, str]:

@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from oombisect.errors import OombisectError
 from oombisect.memory.line_map import CodeDiff, parse_diff
 from oombisect.repo.bridge import BridgeRepository
 from oombisect.repo.mirror import Mirror
-from oombisect.repo.submodule import MissingCommit
 from oombisect.repo.trees import MEGATRON_DIR, SOURCE_DIR, TreeReader
 
 _DIFF = (
@@ -73,7 +73,7 @@ def projects_at(repository: BridgeRepository, point: str) -> dict[str, ProjectAt
     found = {repository.project: ProjectAt(repository.mirror, commit)}
     pin = repository.pin(commit)
     if pin is not None:
-        with contextlib.suppress(MissingCommit):  # its lines are then matched by order, as those of any package
+        with contextlib.suppress(OombisectError):  # its lines are then matched by order, as those of any package
             tip, reverted, culprit = inner.partition(_REVERTED)
             wanted = repository.reverted_megatron(commit, tip, culprit).commit if reverted else inner or pin.sha
             found["megatron-lm"] = ProjectAt(repository.store.ensure(replace(pin, sha=wanted)), wanted)

@@ -211,11 +211,11 @@ def update(mirror: Mirror) -> None:
         raise unreachable(mirror.promisor.url, error, "update the cached clone") from error
 
 
-def unreachable(url: str, error: GitError, deed: str) -> OombisectError:
-    """The message for a download that failed."""
+def unreachable(url: str, error: GitError, deed: str, clone_option: str = "--repo") -> OombisectError:
+    """The message for a download that failed; a clone named with `clone_option` would make it needless."""
     return OombisectError(
         f"Could not {deed} from {url}: {error.reason}",
-        "Check the network (or the proxy), or name a local clone with --repo PATH.",
+        f"Check the network (or the proxy), or name a local clone with {clone_option} PATH.",
         ExitCode.INFRASTRUCTURE,
     )
 

@@ -14,12 +14,21 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from oombisect.errors import ExitCode, OombisectError
-from oombisect.repo.git import Git, GitError, Kind
-from oombisect.repo.mirror import Mirror, Promisor, Say, mirror_of
+from oombisect.repo.git import Git, GitError, Kind, commit_named
+from oombisect.repo.mirror import Mirror, Promisor, Say, mirror_of, unreachable
 from oombisect.repo.trees import MEGATRON_DIR, TreeReader
 
 DEFAULT_PATH = "3rdparty/Megatron-LM"
 DEFAULT_URL = "https://github.com/NVIDIA/Megatron-LM.git"
+
+
+# How git tells that a server was reached and will not give a commit: it lacks it, the repository, or our leave to read.
+# Whatever else stops a fetch is between us and the server, and may be over the next time.
+_ANSWERED = re.compile(
+    r"not our ref|find remote ref|unadvertised object|repository .*not found|not appear to be a git repository"
+    r"|could not read Username|Authentication failed|Permission denied|returned error: 4(?!07|08|29)[0-9]{2}",
+    re.IGNORECASE,
+)
 
 
 class MissingCommit(OombisectError):
@@ -194,6 +203,12 @@ class SubmoduleStore:
             return mirror_of(self.cache, "Megatron-LM", url, sources, promisor or Promisor(url))
         return mirror_of(self.cache, "Megatron-LM", str(local), sources, promisor)
 
+    def named_commit(self, pin: Pin, revision: str) -> str | None:
+        """The commit that a revision names in the first clone at hand that knows it, or in the mirror by its id."""
+        clones = (source for place in self._places(pin) if (source := git_directory(place)))
+        asked = (*(Git(source, Kind.FOREIGN) for source in clones), self.mirror(pin).local)
+        return next((found for git in asked if (found := commit_named(git, revision))), None)
+
     def _places(self, pin: Pin) -> Iterable[Path]:
         if self.named:
             yield self.named
@@ -210,6 +225,7 @@ class SubmoduleStore:
 
         Raises:
             MissingCommit: nobody has it.
+            OombisectError: the server was not reached, which tells nothing of the commit.
         """
         mirror = self.mirror(pin)
         if mirror.has_commit(pin.sha):
@@ -222,6 +238,9 @@ class SubmoduleStore:
             self.say(f"Fetching Megatron-LM {pin.sha[:12]} into the cache, without contents: {mirror.promisor.url}")
             mirror.fetch(f"{pin.sha}:refs/oombisect/{pin.sha}")
         except GitError as error:
+            if mirror.promisor is not None and not _ANSWERED.search(error.stderr):
+                deed = f"fetch Megatron-LM commit {pin.sha[:12]}"
+                raise unreachable(mirror.promisor.url, error, deed, "--megatron") from error
             self._missing[pin.sha] = error.reason
             raise MissingCommit(pin.sha, pin.url, error.reason) from error
         return mirror

@@ -236,7 +236,7 @@ class Question:
         if self.gpu is not None and not self.gpu.startswith("virtual:"):
             raise OombisectError(
                 f"--gpu {self.gpu!r} is no device whose memory is known here",
-                f"Name one of {', '.join(f'virtual:{name}' for name in PROFILES)}, or a size such as virtual:81559MiB.",
+                f"Name one of {', '.join(f'virtual:{name}' for name in PROFILES)}, or a size such as virtual:79.6GiB.",
             )
         if self.gpu is not None:
             parse_gpu(self.gpu)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import re
 from dataclasses import dataclass, replace
 
 from oombisect.errors import OombisectError
-from oombisect.units import KIB, MIB
+from oombisect.units import KIB, MIB, format_bytes, parse_bytes
 
 
 @dataclass(frozen=True)
@@ -159,7 +158,7 @@ MINIMUM_BYTES, MAXIMUM_BYTES = 1024 * MIB, 512 * 1024 * MIB
 
 
 def parse_gpu(text: str) -> GpuProfile:
-    """`virtual:h100-80gb` or `virtual:81559MiB` -> the profile; an arbitrary size takes the H100's other properties.
+    """`virtual:h100-80gb` or `virtual:79.6GiB` -> the profile; an arbitrary size takes the H100's other properties.
 
     A size is what CUDA programs see, and nvidia-smi shows the same.
 
@@ -169,19 +168,20 @@ def parse_gpu(text: str) -> GpuProfile:
     name = text.removeprefix("virtual:")
     if name in PROFILES:
         return PROFILES[name]
-    size = re.fullmatch(r"(\d+)MiB", name)
-    if size is None:
+    if not name[:1].isdecimal():
         near = difflib.get_close_matches(name.lower(), PROFILES, n=2)
         hint = f"Did you mean {' or '.join(f'virtual:{match}' for match in near)}? " if near else ""
         raise OombisectError(
-            f"{text!r} is no virtual GPU", f"{hint}There are {', '.join(PROFILES)}, or a size such as virtual:81559MiB."
+            f"{text!r} is no virtual GPU", f"{hint}There are {', '.join(PROFILES)}, or a size such as virtual:79.6GiB."
         )
-    total = int(size[1]) * MIB
+    total = parse_bytes(name)
     if not MINIMUM_BYTES <= total <= MAXIMUM_BYTES:
         raise OombisectError(
             f"A virtual GPU of {name} is out of range",
-            f"Choose a size from {MINIMUM_BYTES // MIB} to {MAXIMUM_BYTES // MIB} MiB.",
+            f"Choose a size from {format_bytes(MINIMUM_BYTES)} to {format_bytes(MAXIMUM_BYTES)}.",
         )
+    # One size is one device, however it is written.
+    name = f"{total}B" if total % MIB else f"{total // MIB}MiB"
     return replace(
         _H100,
         name=name,
