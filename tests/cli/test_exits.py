@@ -130,7 +130,8 @@ def test_interrupted_imports_show_no_traceback(ground: Ground) -> None:
 
 @pytest.mark.parametrize(("command", "words"), [("probe", "same line"), ("check", "same line"), ("run", "resumed")])
 def test_an_interrupted_command_says_how_to_go_on(ground: Ground, command: str, words: str) -> None:
-    code = "import oombisect.session.opening as opening\ndef stop(*_): raise KeyboardInterrupt\n"
+    code = "import oombisect.session.opening as opening\nfrom oombisect.errors import Stopped\n"
+    code += "def stop(*_): raise Stopped(2)\n"
     what = "HEAD" if command == "probe" else ground.range
     done = ground.run(command, what, *probe_arguments(ground)[2:], code=f"{code}opening.open_device = stop\n{_CLI}")
     assert done.returncode == 130 and "oombisect: Interrupted\n" in done.stderr and words in done.stderr
