@@ -224,6 +224,10 @@ def test_sql(filled: Path, command: Command) -> None:
     assert "11" in command("sql", "SELECT count(*) AS n FROM probes WHERE workload = 1", "--db", filled).out
     document = command("sql", "SELECT x'00ff' AS b, NULL AS c", "--db", filled, "--json").document
     assert document == {"schema": 1, "columns": ["b", "c"], "rows": [["00ff", None]], "cut": False}
+    endless = command("sql", "SELECT 9e999 AS a, -9e999 AS b", "--db", filled, "--json")
+    assert "Infinity," not in endless.out and endless.document["rows"] == [["Infinity", "-Infinity"]]
+    hostile = "SELECT '=HYPERLINK(1)' AS a, '@x' AS b, char(27) || '[31m' || char(10) || 'c' AS c, -5 AS d, 'a-b' AS e"
+    assert command("sql", hostile, "--db", filled, "--csv").out == "a,b,c,d,e\n'=HYPERLINK(1),'@x,?[31m c,-5,a-b\n"
     cut = command("sql", "SELECT id FROM probes ORDER BY id", "--limit", "2", "--db", filled, "--csv")
     assert cut.out == "id\n1\n2\n" and "only the first 2 rows" in cut.err
     command("sql", "DELETE FROM gpus", "--db", filled).refused(2, "Only reading is allowed")

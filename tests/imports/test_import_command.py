@@ -53,6 +53,15 @@ def test_logs_by_rank_at_a_commit(command: Command, tmp_path: Path) -> None:
     assert rows("SELECT kind, source, length(sha256) FROM imports") == [("log", "a.log", 64)]
 
 
+def test_a_file_of_which_nothing_finds_its_place_is_not_imported(command: Command) -> None:
+    Path("a.csv").write_text("peak_allocated,date\n1GiB,2026-02-30\n2GiB,soon\n")
+    Path("b.csv").write_text("peak_allocated,date\n1GiB,2026-02-28\n2GiB,soon\n")
+    said = command("import", "csv", "a.csv", "b.csv", "--json")
+    none, one = said.document["sources"]
+    assert said.code == 2 and "in its place" in none["not_imported"] and len(none["problems"]) == 2
+    assert (one["added"], one["not_imported"], len(one["problems"])) == (1, None, 1)
+
+
 def test_a_file_of_no_known_date_is_known_again_wherever_it_lies(command: Command) -> None:
     Path("a.log").write_text(MEGATRON)
     assert command("import", "log", "a.log", "--json").document["added"] == 1

@@ -172,13 +172,18 @@ def _merged(contents: Iterable[Content]) -> Content:
     values: dict[str, dict[int, int]] = {}
     problems: list[Problem] = []
     dates = []
+    told: dict[str, set[int | None]] = {name: set() for name in ("rank", "world_size")}
     for content in contents:
         problems += content.problems
         dates += [content.date] if content.date else []
         for run in content.runs:
+            for name, numbers in told.items():
+                numbers.add(getattr(run, name))
             for metric, sizes in run.values.items():
                 values.setdefault(metric, {}).update(sizes)
-    return Content((run_of(values),) if values else (), tuple(problems), min(dates, default=None))
+    # Where they do not agree, whose the values are is not known.
+    of_run = {name: next(iter(numbers)) for name, numbers in told.items() if len(numbers) == 1}
+    return Content((run_of(values, **of_run),) if values else (), tuple(problems), min(dates, default=None))
 
 
 def _import(
@@ -203,6 +208,8 @@ def _import_one(store: Store, kind: ImportKind, read: Callable[[], _Source], pla
         return Imported(source.name, 0, 0, tuple(problems), content.notes, "it tells no memory")
     readings = list(_readings(source, place, problems))
     result = Imported(source.name, len(readings), 0, tuple(problems), content.notes)
+    if not readings:
+        return replace(result, undone="none of what it tells can be put in its place")
     if strict and problems:
         return replace(result, undone=_STRICT)
     spec = ImportSpec(kind, source.name, source.sha256, place.to_json())

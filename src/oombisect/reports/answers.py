@@ -12,6 +12,7 @@ from rich.text import Text
 
 from oombisect.history.queries import Query
 from oombisect.history.reader import Answer
+from oombisect.history.signature import finite
 from oombisect.printable import printable
 from oombisect.reports.points import short
 from oombisect.reports.tabular import csv_text, markdown_table
@@ -24,8 +25,11 @@ _WIDEST = 10_000
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:
-    """Columns, rows (each a list, in their order), and whether there are more; a BLOB as hexadecimal."""
-    rows = [[cell.hex() if isinstance(cell, bytes) else cell for cell in row] for row in answer.rows]
+    """Columns, rows (each a list, in their order), and whether there are more; a BLOB as hexadecimal.
+
+    JSON has no infinity: it is text.
+    """
+    rows = [[cell.hex() if isinstance(cell, bytes) else finite(cell) for cell in row] for row in answer.rows]
     return {"columns": list(answer.columns), "rows": rows, "cut": answer.cut}
 
 
