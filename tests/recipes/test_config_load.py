@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,10 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("", "no mapping"),
         ("a: [1\n", "no config"),
         ("a: !unknown 3\n", "no config"),
+        ("a: 1\nb: {x: 1, y: 2, x: 3}\n", "'x' stands twice in the mapping at line 2"),
+        ("1: a\n'1': b\n", "'1' stands twice"),
+        ("a: 0x" + "f" * 5000, "64 bits"),
+        ('env_vars: {A: "x\\0y"}\n', "NUL"),
     ],
 )
 def test_what_is_no_config_is_an_error_that_says_why(tmp_path: Path, text: str, why: str) -> None:
@@ -109,9 +114,19 @@ def test_what_is_no_config_is_an_error_that_says_why(tmp_path: Path, text: str, 
     assert "to_yaml" in caught.value.way_out
 
 
+def test_anchors_and_merge_keys_are_plain_values(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "b: &b {x: 1}\nc: *b\na:\n  <<: *b\n  x: 2\n") == {
+        "b": {"x": 1}, "c": {"x": 1}, "a": {"x": 2},
+    }  # fmt: skip
+
+
 def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OombisectError, match="No such file"):
         load_config(tmp_path / "none.yaml")
+    os.mkfifo(tmp_path / "pipe.yaml")
+    for path, kind in ((tmp_path / "pipe.yaml", "a pipe"), (Path("/dev/zero"), "a device"), (tmp_path, "a directory")):
+        with pytest.raises(OombisectError, match=kind):
+            load_config(path)
     (tmp_path / "latin.yaml").write_bytes(b"a: \xff\xfe\n")
     with pytest.raises(OombisectError, match="no config"):
         load_config(tmp_path / "latin.yaml")

@@ -7,6 +7,7 @@ enum's member is `Class.NAME`, a function, class or dtype is its qualified name.
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import yaml
 
 from oombisect.errors import OombisectError
+from oombisect.files import irregular
 from oombisect.recipes.config_diff import TYPE
 
 MAX_FILE = 16 << 20  # Bridge writes some 60 kB
@@ -21,6 +23,7 @@ MAX_VALUES = 1_000_000  # a few nested aliases stand for more than any memory ho
 MAX_DEPTH = 64
 
 _TARGET, _CALL, _PARTIAL, _ARGUMENTS, _NAME = "_target_", "_call_", "_partial_", "_args_", "_name_"
+_BITS = 64  # of a whole number: no field holds more, and few readers of JSON do
 _LOADER: type[yaml.SafeLoader] | type[yaml.CSafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -32,9 +35,13 @@ def load_config(path: Path) -> dict[str, Any]:
     """
     wanted = "Name a YAML file that Bridge saved (ConfigContainer.to_yaml, or run_config.yaml of a checkpoint)."
     try:
+        if kind := irregular(path):
+            raise OombisectError(f"{str(path)!r} is {kind}, not a file", wanted)
         if path.stat().st_size > MAX_FILE:
             raise OombisectError(f"{str(path)!r} is larger than {MAX_FILE >> 20} MiB, which no config is", wanted)
-        config = plain_yaml(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        _require_single_keys(yaml.compose(text, _LOADER))
+        config = plain_yaml(text)
     except OSError as error:
         raise OombisectError(f"{str(path)!r} cannot be read: {error.strerror}", wanted) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -51,6 +58,27 @@ def plain_yaml(text: str) -> Any:
         yaml.YAMLError, ValueError, RecursionError: it is no YAML of plain values, or stands for too many.
     """
     return _Reader().value(yaml.load(text, _LOADER))  # noqa: S506  # both are safe loaders
+
+
+def _require_single_keys(root: yaml.Node | None) -> None:
+    """A key that stands twice in one mapping has two values: YAML's readers drop one without a word, Bridge's refuses.
+
+    Raises:
+        ValueError: one does.
+    """
+    left, seen = [root], set[int]()
+    while left:
+        node = left.pop()
+        if id(node) in seen:  # an alias is the same node
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            left += node.value
+        if isinstance(node, yaml.MappingNode):
+            left += [value for _, value in node.value]
+            names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            if twice := next((name for name, times in names.items() if times > 1), None):
+                raise ValueError(f"{twice!r} stands twice in the mapping at line {node.start_mark.line + 1}")
 
 
 class _Reader:
@@ -75,6 +103,10 @@ class _Reader:
             return data.isoformat()
         if isinstance(data, float) and (data != data or data in (float("inf"), float("-inf"))):
             return str(data)  # as probes write them: JSON has no such numbers
+        if isinstance(data, int) and data.bit_length() > _BITS:
+            raise ValueError(f"a whole number of more than {_BITS} bits is in it")
+        if isinstance(data, str) and "\0" in data:
+            raise ValueError("a text with a NUL character is in it, which no variable or command line can hold")
         if data is None or isinstance(data, bool | int | float | str):
             return data
         raise ValueError(f"a value of type {type(data).__name__} is in it")
