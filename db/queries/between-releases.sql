@@ -1,7 +1,7 @@
 -- What changed between two points that were both read: two releases, two commits, or two versions of a package.
 -- :old point -- the one before: a commit (7 digits or more), a tag of the repository, a version such as torch==2.9.1
 -- :new point -- the one after
--- :metric text = allocated -- allocated, reserved, device or external
+-- :metric choice = allocated -- allocated, reserved, device or external
 -- :least size = 1MiB -- changes of at least this
 -- :limit integer = 100 -- how many
 WITH

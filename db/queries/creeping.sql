@@ -1,6 +1,6 @@
 -- Recipes that grow though no single commit adds much, the largest growth first.
--- :metric text = allocated -- allocated, reserved, device or external
--- :provenance text = any -- measured, simulated, imported or any
+-- :metric choice = allocated -- allocated, reserved, device or external
+-- :provenance choice = any -- measured, simulated, imported or any
 -- :limit integer = 50 -- how many
 SELECT
   series.provenance, workloads.recipe, workloads.device, creeps.delta_bytes, creeps.commits, creeps.changes,

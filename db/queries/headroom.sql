@@ -1,6 +1,6 @@
 -- How much of each GPU every recipe would leave free, by its newest reading.
 -- :recipe text = any -- one recipe, or any
--- :provenance text = any -- measured, simulated, imported or any
+-- :provenance choice = any -- measured, simulated, imported or any
 -- :limit integer = 500 -- how many
 SELECT
   series.provenance, workloads.recipe, workloads.device, gpus.name AS gpu, series.latest_bytes AS peak_device_bytes,

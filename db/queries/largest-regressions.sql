@@ -1,7 +1,7 @@
 -- The steps that added most, largest first.
--- :metric text = allocated -- allocated, reserved, device or external
--- :state text = any -- in force, fixed, partly fixed or any
--- :provenance text = any -- measured, simulated, imported or any
+-- :metric choice = allocated -- allocated, reserved, device or external
+-- :state choice = any -- in force, fixed, partly fixed or any
+-- :provenance choice = any -- measured, simulated, imported or any
 -- :since date = 0000 -- landed on this day or later
 -- :limit integer = 20 -- how many
 SELECT

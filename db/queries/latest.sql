@@ -1,7 +1,7 @@
 -- The newest reading of every recipe on every device, with what it has been.
--- :metric text = allocated -- allocated, reserved, device or external
+-- :metric choice = allocated -- allocated, reserved, device or external
 -- :recipe text = any -- one recipe, or any
--- :provenance text = any -- measured, simulated, imported or any
+-- :provenance choice = any -- measured, simulated, imported or any
 -- :limit integer = 500 -- how many
 SELECT
   series.provenance, workloads.recipe, workloads.device, series.latest_bytes, series.latest_outcome AS outcome,

@@ -1,7 +1,7 @@
 -- Recipes whose newest reading comes near the memory of a GPU, or that ran out of it, the closest first.
 -- :gpu text = h100-80gb -- a GPU of the table gpus, for readings of it and of any other device
 -- :within real = 0.1 -- headroom of at most this part of the GPU's memory
--- :provenance text = any -- measured, simulated, imported or any
+-- :provenance choice = any -- measured, simulated, imported or any
 -- :limit integer = 50 -- how many
 SELECT
   series.provenance, workloads.recipe, workloads.device, gpus.name AS gpu, series.latest_bytes AS peak_device_bytes,

@@ -1,6 +1,6 @@
 -- How far readings of the same thing are apart, by recipe, the noisiest first.
--- :metric text = allocated -- allocated, reserved, device or external
--- :provenance text = any -- measured, simulated, imported or any
+-- :metric choice = allocated -- allocated, reserved, device or external
+-- :provenance choice = any -- measured, simulated, imported or any
 -- :limit integer = 100 -- how many
 SELECT
   series.provenance, workloads.recipe, workloads.device, series.repeats, series.repeat_spread_bytes,

@@ -1,6 +1,6 @@
 -- Recipes whose newest reading is old, the oldest first.
 -- :days integer = 30 -- older than this many days
--- :provenance text = any -- measured, simulated, imported or any
+-- :provenance choice = any -- measured, simulated, imported or any
 -- :limit integer = 100 -- how many
 SELECT
   series.provenance, workloads.recipe, workloads.device, substr(max(series.last_measured), 1, 10) AS measured,

@@ -1,6 +1,6 @@
 -- Where runs ran out of memory: recipe, device and phase, the most frequent first.
 -- :recipe text = any -- one recipe, or any
--- :provenance text = any -- measured, simulated or any (imports do not tell)
+-- :provenance choice = any -- measured, simulated or any (imports do not tell)
 -- :limit integer = 50 -- how many
 SELECT
   CASE workloads.simulated WHEN 1 THEN 'simulated' ELSE 'measured' END AS provenance,

@@ -1,8 +1,8 @@
 -- The steps, up and down, that landed between two days, newest first.
 -- :since date -- from this day on
 -- :until date = 9999 -- up to this day
--- :metric text = allocated -- allocated, reserved, device or external
--- :provenance text = any -- measured, simulated, imported or any
+-- :metric choice = allocated -- allocated, reserved, device or external
+-- :provenance choice = any -- measured, simulated, imported or any
 -- :limit integer = 100 -- how many
 SELECT
   series.provenance, substr(points.committed, 1, 10) AS date, points.key AS point, workloads.recipe, workloads.device,

@@ -1,5 +1,5 @@
 -- Newest readings with the most memory in split blocks that nobody used: where fragmentation may be, unproven.
--- :provenance text = any -- measured, simulated or any (imports do not tell)
+-- :provenance choice = any -- measured, simulated or any (imports do not tell)
 -- :limit integer = 20 -- how many
 SELECT
   series.provenance, workloads.recipe, workloads.device, points.key AS point, rank_readings.rank,

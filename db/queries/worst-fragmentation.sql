@@ -1,5 +1,5 @@
 -- Newest readings whose allocator needs most beyond what is alive, as replays of their allocations showed.
--- :provenance text = any -- measured, simulated or any (imports have no replays)
+-- :provenance choice = any -- measured, simulated or any (imports have no replays)
 -- :limit integer = 20 -- how many
 SELECT
   series.provenance, workloads.recipe, workloads.device, points.key AS point, replays.rank,

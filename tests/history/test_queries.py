@@ -160,6 +160,8 @@ def test_stranded_candidates(reader: Reader) -> None:
     [
         (["limt=5"], "Did you mean limit"),
         (["limit=five"], "is no whole number"),
+        (["metric=alocated"], "is none of what can be chosen"),
+        (["state=open"], "is none of what can be chosen"),
         (["limit=5", "limit=6"], "given twice"),
         (["since=yesterday"], "is no date"),
         (["since=2026-02-30"], "is no date"),
@@ -169,6 +171,16 @@ def test_wrong_parameters(given: list[str], words: str) -> None:
     with pytest.raises(OombisectError) as refused:
         query_named("largest-regressions").values(given)
     assert words in f"{refused.value.cause} {refused.value.way_out}"
+
+
+def test_every_choice_that_is_listed_can_be_made() -> None:
+    for query in queries().values():
+        chosen = [one for one in query.parameters if one.type == "choice"]
+        assert all(one.value(choice) == choice for one in chosen for choice in one.choices)
+    state = next(one for one in query_named("largest-regressions").parameters if one.name == "state")
+    assert state.choices == ("in force", "fixed", "partly fixed", "any")
+    told = next(one for one in query_named("oom-sites").parameters if one.name == "provenance")
+    assert told.choices == ("measured", "simulated", "any")
 
 
 def test_a_parameter_without_default_is_needed() -> None:

@@ -1,7 +1,7 @@
 """The canned questions of `db/queries`: their names, what they ask, and their parameters.
 
 The head of each file is comments: one sentence, then a line for each parameter, `-- :name type = default -- meaning`.
-Without a default the parameter must be given.
+Without a default the parameter must be given. The meaning of a `choice` is what there is to choose from.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from oombisect import hints
 from oombisect.errors import OombisectError
 from oombisect.printable import quoted
 from oombisect.resources import db_dir
@@ -22,7 +23,7 @@ from oombisect.units import parse_bytes
 
 _PARAMETER = re.compile(r"-- :(?P<name>\w+) (?P<type>\w+)(?: = (?P<default>.*?))?(?: -- (?P<meaning>.*))?")
 _DATE = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?")
-TYPES = ("text", "integer", "real", "size", "date", "point")
+TYPES = ("text", "choice", "integer", "real", "size", "date", "point")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,18 @@ class Parameter:
                 return parse_bytes(text, least=0)
             case "date":
                 return self._date(text)
+            case "choice" if text not in self.choices:
+                raise OombisectError(
+                    f"--param {self.name}={quoted(text)} is none of what can be chosen", f"Write {self.meaning}."
+                )
         return text
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """What a `choice` may be, as its meaning lists it, a note in brackets aside."""
+        if self.type != "choice":
+            return ()
+        return tuple(re.split(r", | or ", re.sub(r" \(.*\)", "", self.meaning)))
 
     def _date(self, text: str) -> str:
         error = OombisectError(f"--param {self.name}={quoted(text)} is no date", "Write it like 2026-01-31.")
@@ -128,7 +140,10 @@ def parse_query(name: str, text: str) -> Query:
         match = _PARAMETER.fullmatch(line)
         if match is None or match["type"] not in TYPES:
             raise ValueError(f"{name}: {line!r} is no parameter")
-        parameters.append(Parameter(match["name"], match["type"], match["default"], match["meaning"] or ""))
+        parameter = Parameter(match["name"], match["type"], match["default"], match["meaning"] or "")
+        if parameter.type == "choice" and parameter.default not in (None, *parameter.choices):
+            raise ValueError(f"{name}: {line!r} has a default that is none of its choices")
+        parameters.append(parameter)
     return Query(name, head[0].removeprefix("-- "), tuple(parameters), text)
 
 
@@ -138,5 +153,5 @@ def query_named(name: str) -> Query:
     if name in known:
         return known[name]
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-    hint = f"Did you mean {', '.join(near)}?" if near else "`oombisect query --list` lists them."
+    hint = f"Did you mean {', '.join(near)}?" if near else f"`{hints.command('query', '--list')}` lists them."
     raise OombisectError(f"There is no query {quoted(name)}", hint)
