@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from oombisect import hints
 from oombisect.cli.sessions_of import clock, named_session, print_json, run_again
 from oombisect.errors import OombisectError
 from oombisect.history.location import cache_dir, default_database
@@ -29,10 +30,12 @@ def skip_points(words: Sequence[str], database: Path | None, *, as_json: bool) -
         ids = {"last", *(session.id for session in store.sessions(_MANY))}
         name, points = (words[0], words[1:]) if words[0] in ids else ("last", words)
         if not points:
-            raise OombisectError(f"No point of session {name} is named", "Name commits: oombisect skip SESSION POINT.")
+            raise OombisectError(
+                f"No point of session {name} is named", f"Name commits: {hints.command('skip', 'SESSION', 'POINT')}"
+            )
         found = named_session(store, name)
         edited = editing.skip(store, found, points, lambda revision: _resolved(found, revision))
-    _say(edited, f"skips {_named(edited.added)}", database, as_json)
+    _say(edited, f"skips {_named(edited.added)}", as_json)
 
 
 def undo_answers(name: str, count: int, database: Path | None, *, as_json: bool) -> None:
@@ -40,7 +43,7 @@ def undo_answers(name: str, count: int, database: Path | None, *, as_json: bool)
     with open_store(_there(database), clock=clock) as store:
         edited = editing.undo(store, named_session(store, name), count)
     taken = "; ".join(_UNDONE[one.request] + (_named(one.points) or "a point") for one in edited.undone)
-    _say(edited, f"takes back {taken}", database, as_json)
+    _say(edited, f"takes back {taken}", as_json)
 
 
 def print_log(name: str, database: Path | None, *, as_json: bool) -> None:
@@ -106,9 +109,8 @@ def _named(points: Sequence[str]) -> str:
     return ", ".join(dict.fromkeys(printable(short(point)) for point in points))
 
 
-def _say(edited: Edited, what: str, database: Path | None, as_json: bool) -> None:
-    where = ["--db", str(database.absolute())] if database else []
-    resume = shlex.join(["oombisect", "resume", edited.session, *where])
+def _say(edited: Edited, what: str, as_json: bool) -> None:
+    resume = hints.command("resume", edited.session)
     if as_json:
         print_json(edited.to_json() | {"resume": resume})
         return

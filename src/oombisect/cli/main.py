@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from oombisect import hints
 from oombisect.cli.signals import ignore_signals, raise_on_signals
 from oombisect.errors import ExitCode, OombisectError, Stopped, probe_failure
 from oombisect.printable import quoted
@@ -32,6 +33,7 @@ def main() -> None:
         _report(error, code, debug)
     ignore_signals()
     _flush()
+    hints.use_database(None)
     sys.exit(code)
 
 
@@ -115,7 +117,7 @@ def _words(error: BaseException) -> tuple[str, str]:
         case OombisectError():
             return error.cause, error.way_out
         case Stopped() | KeyboardInterrupt():
-            way_out = "`oombisect sessions` shows what can be resumed." if _command() in _RESUMED else ""
+            way_out = f"`{hints.command('sessions')}` shows what can be resumed." if _command() in _RESUMED else ""
             if _command() in _RUN_AGAIN:
                 way_out = "Run the same line again: every finished probe is kept, and the one that ran begins anew."
             return "Interrupted", way_out

@@ -10,10 +10,17 @@ from typing import Annotated, Any
 
 import typer
 
+from oombisect import hints
 from oombisect.cli import completion
 from oombisect.errors import OombisectError
 from oombisect.session.request import ProbeRequest
 from oombisect.units import parse_bytes
+
+
+def _told_to_hints(database: Path | None) -> Path | None:
+    hints.use_database(database)
+    return database
+
 
 Session = Annotated[
     str,
@@ -66,8 +73,8 @@ Repo = Annotated[
     Path | None,
     typer.Option(
         metavar="PATH",
-        help="A Megatron Bridge clone, or for a command any git repository. Default: the current directory, else a "
-        "clone of Bridge in the cache.",
+        help="A Megatron Bridge clone, or for a command any git repository. Default: the one that the current "
+        "directory lies in; where it lies in none, a clone of Bridge in the cache.",
         show_default=False,
     ),
 ]
@@ -124,7 +131,13 @@ PER_LOCK = "per-lock"
 TimeLimit = Annotated[float, typer.Option(metavar="SECONDS", help="Seconds a probe may take.")]
 HostMemory = Annotated[str, typer.Option(metavar="SIZE", help="Host memory a probe may take.")]
 Database = Annotated[
-    Path | None, typer.Option("--db", metavar="FILE", help="The SQLite database. Default: in the user's data folder.")
+    Path | None,
+    typer.Option(
+        "--db",
+        metavar="FILE",
+        help="The SQLite database. Default: in the user's data folder.",
+        callback=_told_to_hints,
+    ),
 ]
 Jobs = Annotated[
     str,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oombisect import hints
 from oombisect.cli import completion
 from oombisect.cli.options import Database
 from oombisect.errors import OombisectError
@@ -116,7 +117,8 @@ def _of_series(path: Path, recipe: str, gpu: str | None, metric: str) -> list[Ch
             found = workloads(db, Wanted(recipe, gpu))
             if len(found) > 3:
                 raise OombisectError(
-                    f"{len(found)} workloads match", "Choose with --gpu; `oombisect history --recipe` lists them."
+                    f"{len(found)} workloads match",
+                    f"Choose with --gpu; `{hints.command('history', '--recipe', recipe)}` lists them.",
                 )
             places = told_places(db, [workload.id for workload in found], None, Path.cwd(), cache_dir())
             told = [one for workload in found for one in series(db, workload, metric, None, places)]  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
+from oombisect import hints
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.history.location import cache_dir, default_database
 from oombisect.history.records import RUN_AGAIN, SessionState, StoredSession
@@ -63,7 +64,8 @@ def resume_session(name: str, database: Path | None, *, as_json: bool, budget: i
             )
         if budget is None and found.exit_code == ExitCode.BUDGET and found.state is SessionState.FINISHED:
             raise OombisectError(
-                f"Session {found.id} has spent its budget", f"Give it more: oombisect resume {found.id} --budget N"
+                f"Session {found.id} has spent its budget",
+                f"Give it more: {hints.command('resume', found.id, '--budget', 'N')}",
             )
         search = _search_of(store, found.spec.kind, editing.arguments_of(store, found, budget), found.id)
         if budget is None:
@@ -133,10 +135,9 @@ def _run(
         watcher.close()
         curable = not (isinstance(error, OombisectError) and error.exit_code == ExitCode.USAGE)
         if begun and curable:
-            where = ["--db", str(database.absolute())] if database else []
             with contextlib.suppress(OSError):
                 print("\nStopped early; every finished probe is kept. To go on:", file=sys.stderr)
-                print(f"  {shlex.join(['oombisect', 'resume', begun[0], *where])}", file=sys.stderr)
+                print(f"  {hints.command('resume', begun[0])}", file=sys.stderr)
         raise
     if as_json:
         print_json(report.to_json())

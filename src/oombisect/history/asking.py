@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from oombisect import hints
 from oombisect.errors import OombisectError
 from oombisect.history.fit import Fit, fit
 from oombisect.history.measurements import Line, Metric, Order, PointReading, lines, load
@@ -82,7 +83,9 @@ def workloads(db: Database, wanted: Wanted) -> list[WorkloadInfo]:
     """
     known = [row[0] for row in db.execute("SELECT DISTINCT recipe FROM workloads ORDER BY recipe")]
     if not known:
-        raise OombisectError("The database holds no measurements yet", "Start with `oombisect run GOOD..BAD`.")
+        raise OombisectError(
+            "The database holds no measurements yet", f"Start with `{hints.command('run', 'GOOD..BAD')}`."
+        )
     recipes = known if wanted.recipe is None else named(wanted.recipe, known)
     rows = list(db.query(_WORKLOADS, [json.dumps(recipes)]))
     found = [WorkloadInfo(**{**row, "settings": json.loads(row["settings"])}) for row in rows]
@@ -91,7 +94,7 @@ def workloads(db: Database, wanted: Wanted) -> list[WorkloadInfo]:
     if not found:
         raise OombisectError(
             f"{quoted(wanted.recipe)} has no measurements that make a series: no plain probe of it ended",
-            "Probe it: `oombisect probe HEAD --recipe NAME`.",
+            f"Probe it: `{hints.command('probe', 'HEAD', '--recipe', 'NAME')}`.",
         )
     if not left:
         has = sorted({f"{workload.device} ({workload.provenance})" for workload in found})

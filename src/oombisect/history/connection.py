@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from oombisect import hints
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.files import irregular
 from oombisect.history.faults import explain, explained, is_read_only, make_folder, no_database
@@ -80,7 +81,7 @@ class Connection:
             return
         if not applied(self.db):
             raise OombisectError(
-                f"{self.path} is empty: it holds no session yet", "Start one: `oombisect run GOOD..BAD`."
+                f"{self.path} is empty: it holds no session yet", f"Start one: `{hints.command('run', 'GOOD..BAD')}`."
             )
         self.db.close()
         try:

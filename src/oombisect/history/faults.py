@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from oombisect import hints
 from oombisect.errors import ExitCode, OombisectError
 
 # Errors of the file and of the machine. The others (a broken constraint, a wrong type) are the program's own mistakes.
@@ -26,13 +27,16 @@ def explain(error: sqlite3.Error | OSError, path: Path) -> OombisectError:
     # The low byte is the kind of failure, the rest its detail (SQLITE_IOERR_WRITE, SQLITE_BUSY_SNAPSHOT, ...).
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:
         case sqlite3.SQLITE_FULL:
-            cause, way_out = f"The disk that holds {path} is full", "Free some space, then run `oombisect resume`"
+            cause, way_out = (
+                f"The disk that holds {path} is full",
+                f"Free some space, then run `{hints.command('resume')}`",
+            )
         case sqlite3.SQLITE_IOERR:
             cause = f"Reading or writing {path} failed ({error.sqlite_errorname})"
-            way_out = "Check that its disk has space and is in order, then run `oombisect resume`"
+            way_out = f"Check that its disk has space and is in order, then run `{hints.command('resume')}`"
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             cause = f"The database {path} stayed locked by another process"
-            way_out = "End the program that keeps it open for writing, then run `oombisect resume`"
+            way_out = f"End the program that keeps it open for writing, then run `{hints.command('resume')}`"
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
             cause = f"The database {path} is read-only"
             way_out = "Make the file and its folder writable"
@@ -62,7 +66,9 @@ def no_database(path: Path) -> OombisectError:
         return OombisectError(
             f"{cause}, and none can be made in {there}: {why}", f"{way_out}.", ExitCode.INFRASTRUCTURE
         )
-    return OombisectError(cause, f"{way_out}, or start a session with `oombisect run`.", ExitCode.INFRASTRUCTURE)
+    return OombisectError(
+        cause, f"{way_out}, or start a session with `{hints.command('run')}`.", ExitCode.INFRASTRUCTURE
+    )
 
 
 def is_read_only(error: sqlite3.Error) -> bool:

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
-from oombisect import __version__
+from oombisect import __version__, hints
 from oombisect.errors import OombisectError
 from oombisect.history import locks, rows
 from oombisect.history.connection import Connection
@@ -134,7 +134,7 @@ class Store:
             found = self._session(db, name)
             if found.state is SessionState.FINISHED:
                 raise OombisectError(
-                    f"Session {found.id} is finished", f"See its result with `oombisect show {found.id}`."
+                    f"Session {found.id} is finished", f"See its result with `{hints.command('show', found.id)}`."
                 )
             self._hold(found.id)
             self._update_session(db, found.id, SessionState.RUNNING, None, None)
@@ -181,13 +181,17 @@ class Store:
         if name == "last":
             found = list(db["sessions"].rows_where(order_by=_NEWEST_FIRST, limit=1))
             if not found:
-                raise OombisectError(f"{self.path} holds no session yet", "Start one with `oombisect run GOOD..BAD`.")
+                raise OombisectError(
+                    f"{self.path} holds no session yet", f"Start one with `{hints.command('run', 'GOOD..BAD')}`."
+                )
         else:
             found = list(db["sessions"].rows_where("id = ?", [name])) or list(
                 db["sessions"].rows_where("substr(id, 1, ?) = ?", [len(name), name], order_by=_NEWEST_FIRST)
             )
         if not name or not found:
-            raise OombisectError(f"There is no session {name!r} in {self.path}", "List them with `oombisect sessions`.")
+            raise OombisectError(
+                f"There is no session {name!r} in {self.path}", f"List them with `{hints.command('sessions')}`."
+            )
         if len(found) > 1:
             some = ", ".join(row["id"] for row in found[:5]) + (", ..." if len(found) > 5 else "")
             raise OombisectError(f"{name!r} begins the ids of {len(found)} sessions: {some}", "Write more of the id.")
@@ -403,7 +407,9 @@ class Store:
     def _probe(self, db: Database, probe: int) -> StoredProbe:
         found = rows.load_probes(db, "probes.id = :id", {"id": probe})
         if not found:
-            raise OombisectError(f"There is no probe {probe} in {self.path}", "List a session's with `oombisect show`.")
+            raise OombisectError(
+                f"There is no probe {probe} in {self.path}", f"List a session's with `{hints.command('show')}`."
+            )
         return found[0]
 
     def _config_id(self, db: Database, config_hash: str, config: Mapping[str, Any] | None) -> int | None:

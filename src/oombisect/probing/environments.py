@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from oombisect import hints
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.printable import printable
 from oombisect.probing.installed import Installed, survey
@@ -270,7 +271,8 @@ class Uv:
             raise CannotBuild(reason)
         raise OombisectError(
             f"uv failed: {reason}",
-            "Mend that (the network, the package index uv is set to, disk space), then go on with `oombisect resume`.",
+            f"Mend that (the network, the package index uv is set to, disk space), then go on "
+            f"with `{hints.command('resume')}`.",
             ExitCode.INFRASTRUCTURE,
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from oombisect import hints
 from oombisect.memory.difference import Part, Total
 from oombisect.memory.line_map import Hunk
 from oombisect.memory.stacks import PACKAGE, PROBE, PYTHON
@@ -154,7 +154,7 @@ def _step_lines(comparison: Comparison) -> list[str]:
     lines = [f"step {step.number} of {step.count} of session {step.session}: {short(step.point)} ({step.kind}){why}"]
     if step.others:
         others = ", ".join(short(p) + (" (crosses the limit)" if p == step.crossing else "") for p in step.others)
-        lines.append(f"  others: {others}; to see one: oombisect compare {step.session} --step COMMIT")
+        lines.append(f"  others: {others}; to see one: {hints.command('compare', step.session, '--step', 'COMMIT')}")
     return lines
 
 
@@ -171,7 +171,7 @@ def _layout_lines(comparison: Comparison, label: str) -> list[str]:
     if comparison.step and comparison.step.needed_bytes:
         before, after = format_change(*comparison.step.needed_bytes)
         lines.append(f"The step is called {comparison.step.kind}; needed capacity: {before} -> {after}{label}.")
-    ways = ", ".join(f"`oombisect replay {shlex.quote(_replayed(side))}`" for side in sides)
+    ways = ", ".join(f"`{hints.command('replay', _replayed(side))}`" for side in sides)
     lines.append(
         "Fragmentation is about where blocks lie, not about which stacks hold how much. What each side needs, and what"
         f" it strands: {ways}."

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from oombisect import hints
 from oombisect.printable import printable
 from oombisect.readings import Outcome, Reading
 from oombisect.reports.markdown_text import cell, code, escaped
@@ -67,7 +68,7 @@ def render_check(checked: Checked, console: Console) -> None:
     line(f"with it: {end_text(report.bad, limit, format_bytes(report.bad.peak_allocated))}")
     for note in checked.notes:
         line(note)
-    line(f"session {report.session}: oombisect compare {report.session} shows the allocations", "dim")
+    line(f"session {report.session}: {hints.command('compare', report.session)} shows the allocations", "dim")
 
 
 def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
@@ -135,7 +136,7 @@ def render_watch(watched: Watched, console: Console) -> None:
         line(f"  {headline(landed.report)}")
         for step in _steps(landed.report):
             line(f"  {short(step.point)}  {_size(step)}  {step.kind}  {step.subject[:60]}")
-        line(f"  oombisect report {landed.report.session} --html FILE tells all of it", "dim")
+        line(f"  {hints.command('report', landed.report.session, '--html', 'FILE')} tells all of it", "dim")
     for note in watched.notes:
         line(note)
 

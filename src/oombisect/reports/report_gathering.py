@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from oombisect import hints
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.history.records import RUN_AGAIN, Event, SessionState, StoredProbe, StoredSession
 from oombisect.history.store import Store
@@ -217,7 +218,7 @@ class _Gathering(_Axes):
         command = shlex.join(["oombisect", *self.session.spec.command[1:]])
         curable = self.session.state is SessionState.INTERRUPTED and self.session.exit_code != ExitCode.USAGE
         if curable and self.session.spec.kind not in RUN_AGAIN:
-            return (f"oombisect resume {self.session.id}", command)
+            return (hints.command("resume", self.session.id), command)
         return (command,)
 
     def _axes(self) -> tuple[Range, ...]:
@@ -294,7 +295,8 @@ class _Gathering(_Axes):
         most = 1 if long else _MOST_STEPS
         if len(named) > most:
             self.notes.append(
-                f"Compared: {most} of {len(named)} steps; `oombisect compare --step COMMIT` shows others."
+                f"Compared: {most} of {len(named)} steps; "
+                f"`{hints.command('compare', '--step', 'COMMIT')}` shows others."
             )
         for step in named[:most]:
             chosen = step.main_inside or step
@@ -345,7 +347,9 @@ class _Gathering(_Axes):
         if few:
             probe = side.located.probe
             name = f"{probe.spec.session}/{probe.id}" if probe else str(side.located.path)
-            found["notes"].append(f"a long recording, so these settings only; `oombisect replay {name}` tries more")
+            found["notes"].append(
+                f"a long recording, so these settings only; `{hints.command('replay', name)}` tries more"
+            )
         return found
 
     def _config_changes(self, ends: Mapping[str, Reading | None]) -> list[dict[str, Any]] | None:

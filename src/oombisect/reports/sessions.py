@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from oombisect import hints
 from oombisect.errors import ExitCode
 from oombisect.history.records import RUN_AGAIN, SessionState, StoredProbe, StoredSession
 from oombisect.printable import printable
@@ -61,7 +62,7 @@ def probe_row_json(probe: StoredProbe) -> dict[str, Any]:
 def render_sessions(sessions: Sequence[StoredSession], console: Console) -> None:
     """Two lines each, newest first: nothing is cut, whatever the width."""
     if not sessions:
-        console.print("No sessions yet. `oombisect run GOOD..BAD --recipe NAME` starts one.")
+        console.print(f"No sessions yet. `{hints.command('run', 'GOOD..BAD', '--recipe', 'NAME')}` starts one.")
         return
     for session in sessions:
         what = f"{session.id}  {session.state}  {_what(session)}"
@@ -122,7 +123,7 @@ def render_probes(
         console.print(Text(f"  {way_out}"), soft_wrap=True)
     curable = session.exit_code != ExitCode.USAGE
     if session.state is SessionState.INTERRUPTED and spec.kind not in RUN_AGAIN and curable:
-        console.print(Text(f"Go on with: oombisect resume {session.id}", style="bold"))
+        console.print(Text(f"Go on with: {hints.command('resume', session.id)}", style="bold"))
 
 
 def _seconds(started: datetime, finished: datetime | None) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol
 
+from oombisect import hints
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.memory.ranks import asked
 from oombisect.readings import Outcome, Reading
@@ -309,8 +310,8 @@ def _notes(conclusion: Conclusion, options: Options, keys: Sequence[str]) -> lis
     if conclusion.kind == "budget":
         return [
             *_left_open(conclusion, options, keys),
-            "`oombisect resume --budget N` goes on from here with a larger budget: what was probed counts, and is not "
-            "probed again",
+            f"`{hints.command('resume', '--budget', 'N')}` goes on from here with a larger budget: "
+            "what was probed counts, and is not probed again",
         ]
     alone = options.metric != "memory"
     moved = conclusion.change if alone else conclusion.growth.allocated

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from oombisect import hints
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.history.store import Store
 from oombisect.memory.allocator.model import round_up
@@ -275,7 +276,7 @@ def _open(located: Located, imported: Sequence[str], device: int | None) -> Side
         why = f", {reading.reason}" if reading.reason else ""
         raise OombisectError(
             f"{located.label} measured nothing: it is {reading.outcome}{why}",
-            "Name a probe that ran to its end, or out of memory; `oombisect show` lists a session's probes.",
+            f"Name a probe that ran to its end, or out of memory; `{hints.command('show')}` lists a session's probes.",
         )
     try:
         snapshot = load(located.path)

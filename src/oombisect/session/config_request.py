@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oombisect import hints
 from oombisect.errors import OombisectError
 from oombisect.recipes.config_load import load_config
 from oombisect.session.request import BisectRequest, ProbeRequest
@@ -127,6 +128,6 @@ def _probed(text: str, store: Store) -> Source:
     if config is None:
         raise OombisectError(
             f"Probe {name} stored no config" + (f": {reading.reason}" if reading and reading.reason else ""),
-            "Name a probe that got as far as its config; `oombisect show` lists a session's probes.",
+            f"Name a probe that got as far as its config; `{hints.command('show')}` lists a session's probes.",
         )
     return Source(probe.spec.recipe, config, env=dict(probe.spec.settings.get("env") or {}))

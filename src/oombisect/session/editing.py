@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from oombisect import hints
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.history.records import RUN_AGAIN, Event, SessionState, StoredSession
 from oombisect.session.events import (
@@ -85,7 +86,7 @@ def skip(store: Store, session: StoredSession, names: Sequence[str], resolve: Re
         new = [key for key in wanted if key not in already]
         if not new:
             raise OombisectError(
-                f"Session {session.id} skips that already", f"Go on with it: `oombisect resume {session.id}`."
+                f"Session {session.id} skips that already", f"Go on with it: `{hints.command('resume', session.id)}`."
             )
         store.reopen_session(session.id)
         store.append_event(session.id, SKIP, {"points": new})
@@ -107,7 +108,7 @@ def undo(store: Store, session: StoredSession, count: int) -> Edited:
         if count > len(answers):
             raise OombisectError(
                 f"Session {session.id} has {len(answers)} answers and skips to take back, not {count}",
-                f"See them with `oombisect log {session.id}`.",
+                f"See them with `{hints.command('log', session.id)}`.",
             )
         gone = answers[-count:]
         store.reopen_session(session.id)
@@ -132,7 +133,8 @@ def give_budget(store: Store, session: StoredSession, budget: int) -> StoredSess
         if session.state is SessionState.FINISHED and (own is None or budget <= own):
             had = "had no --budget" if own is None else f"had a --budget of {own}, and {budget} is no larger"
             raise OombisectError(
-                f"Session {session.id} is finished: it {had}", f"See its result with `oombisect show {session.id}`."
+                f"Session {session.id} is finished: it {had}",
+                f"See its result with `{hints.command('show', session.id)}`.",
             )
         found = store.reopen_session(session.id)
         store.append_event(session.id, BUDGET, {"budget": budget})
@@ -160,7 +162,7 @@ def _require_search(session: StoredSession) -> None:
     if session.spec.kind in RUN_AGAIN:
         raise OombisectError(
             f"Session {session.id} is a single {session.spec.kind}: it has no search to correct",
-            "Name a bisection; `oombisect sessions` lists them.",
+            f"Name a bisection; `{hints.command('sessions')}` lists them.",
         )
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oombisect import hints
 from oombisect.errors import ExitCode, OombisectError
 from oombisect.files import irregular
 from oombisect.history.records import Event, SessionState, StoredSession
@@ -211,7 +212,7 @@ def read(path: Path) -> Logged:
             data = sys.stdin.buffer.read(_MOST_BYTES + 1)
         else:
             if (kind := irregular(path)) and kind != "a pipe":
-                raise OombisectError(f"{path} is {kind}, not a log", "Name what `oombisect log` wrote.")
+                raise OombisectError(f"{path} is {kind}, not a log", f"Name what `{hints.command('log')}` wrote.")
             with path.open("rb") as stream:
                 data = stream.read(_MOST_BYTES + 1)
     except OSError as error:
@@ -258,7 +259,9 @@ def _skipped(names: Sequence[str], searches: Sequence[Sequence[str]]) -> tuple[s
 
 
 def _bad(why: str) -> OombisectError:
-    return OombisectError(f"This is no log that can be replayed: {why}", "Write one with `oombisect log SESSION`.")
+    return OombisectError(
+        f"This is no log that can be replayed: {why}", f"Write one with `{hints.command('log', 'SESSION')}`."
+    )
 
 
 def _line(number: int, line: str) -> tuple[str, dict[str, Any]]:

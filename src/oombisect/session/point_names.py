@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from oombisect import hints
 from oombisect.errors import OombisectError
 from oombisect.session.config_line import name_in
 
@@ -33,7 +34,7 @@ class PointNames:
         found = self._of(name) or self._of(resolve(name))
         if not found:
             raise OombisectError(
-                f"{name!r} is no point of the session", "`oombisect log --json` lists them under `points`."
+                f"{name!r} is no point of the session", f"`{hints.command('log', '--json')}` lists them under `points`."
             )
         meant = list(dict.fromkeys(map(_short, found)))
         if len(meant) > 1:

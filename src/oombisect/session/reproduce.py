@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
+from oombisect import hints
 from oombisect.search.conclusion import Conclusion
 from oombisect.session.commit_line import CommitLine
 from oombisect.session.opening import Workshop
@@ -53,6 +54,7 @@ def reproduce_commands(
 def probe_options(request: ProbeRequest, workshop: Workshop) -> list[str]:
     """The options that make `probe` measure what the session measured; a command comes after all of them."""
     options = [*(["--recipe", request.recipe] if request.recipe else []), "--gpu", workshop.device.name]
+    options += hints.database_option()
     if request.limit_bytes:
         options += ["--limit", f"{request.limit_bytes}"]
     for name, value in (("--repo", request.repo), ("--megatron", request.megatron), ("--python", request.python)):

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from oombisect import hints
 from oombisect.errors import OombisectError
 from oombisect.history.records import StoredProbe, StoredSession
 from oombisect.history.store import Store, open_store
@@ -236,7 +237,9 @@ def _snapshot_at(store: Store, session: StoredSession, point: str, rank: int | N
     alone = session.spec.kind not in ("config", "releases")  # a point of theirs is no commit
     raise failure or OombisectError(
         f"No probe of {point[:12] if alone else point} in session {session.id} measured memory",
-        f"Probe it: oombisect probe {point[:12]} {given}." if alone else f"Run `oombisect resume {session.id}`.",
+        f"Probe it: {hints.command('probe', point[:12])} {given}."
+        if alone
+        else f"Run `{hints.command('resume', session.id)}`.",
     )
 
 

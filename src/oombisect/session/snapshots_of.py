@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oombisect import hints
 from oombisect.errors import OombisectError
 from oombisect.files import irregular
 from oombisect.history.records import StoredProbe
@@ -131,12 +132,12 @@ def snapshot_of_probe(probe: StoredProbe, store: Store, rank: int | None = None)
     reading = probe.reading
     if reading is None:
         raise OombisectError(
-            f"Probe {name} did not finish", f"Resume its session: oombisect resume {probe.spec.session}."
+            f"Probe {name} did not finish", f"Resume its session: {hints.command('resume', probe.spec.session)}"
         )
     chosen = _rank(name, reading, rank)
     given = as_given(probe.spec.recipe, probe.spec.settings)
     session = store.session(probe.spec.session).spec
-    again = f"Probe the point again: oombisect probe {probe.spec.point[:12]} --fresh {given}."
+    again = f"Probe the point again: {hints.command('probe', probe.spec.point[:12], '--fresh')} {given}."
     if session.kind in ("config", "releases"):  # a point of theirs is no commit, to be probed alone
         again = f"Ask again with an empty database: {shlex.join(['oombisect', *session.command[1:], '--db', 'FILE'])}"
     path = store.snapshot(probe.id, chosen.rank)
@@ -144,7 +145,8 @@ def snapshot_of_probe(probe: StoredProbe, store: Store, rank: int | None = None)
         raise OombisectError(f"Probe {name} kept no snapshot of rank {chosen.rank}", again)
     if not path.is_file():
         raise OombisectError(
-            f"The snapshot of probe {name}, rank {chosen.rank}, is gone (`oombisect gc` deletes old ones): {path}",
+            f"The snapshot of probe {name}, rank {chosen.rank}, is gone "
+            f"(`{hints.command('gc')}` deletes old ones): {path}",
             again,
         )
     under = session.arguments["at"] if session.kind == "releases" else None
@@ -173,7 +175,7 @@ def _rank(name: str, reading: Reading, rank: int | None) -> RankReading:
 def _file(text: str, store: Store | None, rank: int | None) -> Located:
     neither = OombisectError(
         f"{text!r} is neither a snapshot file nor a probe",
-        "Name a file, a probe's number or SESSION/PROBE; `oombisect show` lists a session's probes.",
+        f"Name a file, a probe's number or SESSION/PROBE; `{hints.command('show')}` lists a session's probes.",
     )
     if not text:
         raise neither
