@@ -126,7 +126,7 @@ class MergeDescent:
                 descent["probes"] += probes
                 answers.add(answer)
                 confirmed = told["confirmed"] if answer in (_BROUGHT, _SPENT) else answer
-                told = {**told, "named": answer in (_BROUGHT, "conflict"), "confirmed": confirmed}
+                told = {**told, "named": answer == _BROUGHT, "confirmed": confirmed}
                 notes += [f"{told['point'][:10]} {note}"] if note else []
             steps.append(told)
         kind = descent["kind"]
@@ -136,8 +136,18 @@ class MergeDescent:
 
 
 _BROUGHT, _SPENT = "brought", "spent"
-_KINDS = {_SPENT: "budget", "not-tried": "blurred"}
+_KINDS = {_SPENT: "budget", "conflict": "blurred", "not-tried": "blurred"}
 """What a descent came to that names nobody, by the answers of `_Proof`; else the merge itself did it."""
+
+
+@dataclass(frozen=True)
+class _Without:
+    """A commit reverted somewhere: whether that takes its memory away; if nobody knows, the answer, and why."""
+
+    shows: bool | None
+    answer: str = ""
+    why: str = ""
+    probes: int = 0
 
 
 @dataclass(frozen=True)
@@ -151,68 +161,62 @@ class _Proof:
     def of(self, point: str, room: int | None) -> tuple[str, str, int]:
         """The answer, a note, and the probes that were needed.
 
-        `brought`; `superseded`: it did not; `conflict`: it did, as the files say, but no probe; `not-tried`: nobody
-        knows; `spent`: nor does the budget allow to ask.
+        `brought`; `superseded`: it did not; `conflict`, `not-tried`: nobody knows; `spent`: for want of a budget.
         """
         index = [target.key for target in self.line.targets].index(point)
-        commit, merge = self.line.axis.commits[index], self.descent.line.axis.commits[self.step.index]
-        mainline, tip = merge.parents
-        shown, why, probes = self._shows(index, self.step.index, room)
-        if why == _SPENT:
-            return _SPENT, _NOT_PROVED, probes
-        if shown is False:
-            return "superseded", "is not what the merge brought: to revert it there leaves the memory as it is", probes
-        had, why_not, more = self._shows(index, self.step.parent, None if room is None else room - probes)
-        probes += more
-        if why_not == _SPENT:
-            return _SPENT, _NOT_PROVED, probes
-        if had:
+        on_merge = self._without(index, self.step.index, room)
+        if on_merge.shows is None:
+            return on_merge.answer, f"is not proved to be what the merge brought: {on_merge.why}", on_merge.probes
+        if not on_merge.shows:
+            note = "is not what the merge brought: to revert it there leaves the memory as it is"
+            return "superseded", note, on_merge.probes
+        before = self._without(index, self.step.parent, None if room is None else room - on_merge.probes)
+        probes = on_merge.probes + before.probes
+        if before.shows:
             return "superseded", "did for the most part what the mainline had before the merge", probes
-        fork = self._graph.merge_base(mainline, commit.parents[0])
-        if had is None and (fork is None or self._both(commit, fork, mainline)):
-            return "not-tried", f"is not told from what the mainline had before the merge: {why_not}", probes
-        if shown:
-            return _BROUGHT, "", probes
-        if self._both(commit, tip, merge.sha):
-            return "not-tried", f"did what the merge brought or not: {why}", probes
-        return "conflict", f"is in the merge as it was on the branch, but not proved there: {why}", probes
+        if before.shows is None and (before.answer == _SPENT or self._may_be_there(index)):
+            return before.answer, f"is not told from what the mainline had before the merge: {before.why}", probes
+        return _BROUGHT, "", probes
+
+    def _may_be_there(self, index: int) -> bool:
+        """Whether the mainline changed a file of the commit, after the branch had left it, before the merge."""
+        commit, mainline = self.line.axis.commits[index], self._graph.commit(self._merge.parents[0])
+        fork = self._graph.merge_base(mainline.sha, commit.parents[0])
+        if fork is None:
+            return True
+        mine, theirs = self._graph.changed((commit, replace(mainline, parents=(fork,))))
+        return not {*mine.paths}.isdisjoint(theirs.paths)
+
+    @property
+    def _merge(self) -> Commit:
+        return self.descent.line.axis.commits[self.step.index]
 
     @property
     def _graph(self) -> BridgeRepository:
         return self.line.axis.repository
 
-    def _both(self, commit: Commit, before: str, after: str) -> bool:
-        """Whether a file that the commit changed differs between two others, too."""
-        other = replace(self._graph.commit(after), parents=(before,))
-        mine, theirs = self._graph.changed((commit, other))
-        return not {*mine.paths}.isdisjoint(theirs.paths)
-
-    def _shows(self, index: int, at: int, room: int | None) -> tuple[bool | None, str, int]:
-        """Whether to revert a commit of the branch on a point of the outer line takes its memory away.
-
-        With why that is not known, and the probes that were needed.
-        """
+    def _without(self, index: int, at: int, room: int | None) -> _Without:
+        """A commit of the branch reverted on a point of the outer line."""
         all_of, outer = self.descent, self.descent.line
         tip = outer.targets[at]
         try:
             without = self.line.reverted_on(tip.key, outer.axis.trees[at], index)
         except CannotRevert as error:
-            return None, str(error), 0
+            return _Without(None, "conflict", str(error))
         probes = to_probe(all_of.store, all_of.session, all_of.measurer, f"{MERGE}:{without.key}", (without,))
         if room is not None and probes > room:
-            return None, _SPENT, 0
-        before, after = self.line.targets[index - 1], self.line.targets[index]
-        low, high, bad, left = (self._observed(target) for target in (before, after, tip, without))
+            return _Without(None, _SPENT, "the probe budget was spent")
+        sides = (self.line.targets[index - 1], self.line.targets[index])
+        low, high, bad, left = (self._observed(target) for target in (*sides, tip, without))
         shown = shows((low, high), bad, left, all_of.options)
-        return shown, left.reason if isinstance(left, Unresolved | Infra) else "it ran out of memory", probes
+        if isinstance(left, Unresolved | Infra):
+            return _Without(shown, "conflict" if isinstance(left, Unresolved) else "not-tried", left.reason, probes)
+        return _Without(shown, "not-tried", "it ran out of memory", probes)
 
     def _observed(self, target: Target) -> Observation:
         measurer = self.descent.measurer
         measured = measurer.measure(target, "corner")
         return observed(measurer, measured, measurer.fits(target, measured, self.descent.limit), self.descent.options)
-
-
-_NOT_PROVED = "is not proved on the merge: the probe budget was spent"
 
 
 def _probes(step: StepVerdict) -> int:
