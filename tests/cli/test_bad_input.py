@@ -74,6 +74,37 @@ def test_unknown_revision(ground: Ground) -> None:
     refused(ground.bisect("no-such-tag..main"), 2, "no-such-tag")
 
 
+_NO_DEVICE = """
+import oombisect.session.opening as opening
+from oombisect.cli.main import main
+def build(*_): raise SystemExit("a device was opened")
+opening.open_device = build
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "run no-such-tag..main",
+        "run main..no-such-tag",
+        "run no-such-tag...main",
+        "probe no-such-tag",
+        "probe main --freeze-config no-such-tag",
+        "check no-such-tag..main --min-step 1GiB",
+        "watch --once --branch no-such-tag --every 1 --min-step 1GiB",
+        "releases torch 2.9.1..2.14.1 --at no-such-tag",
+        "config a b --at no-such-tag",
+    ],
+)
+def test_a_revision_that_is_none_is_refused_before_a_device_is_built(ground: Ground, line: str) -> None:
+    command, *rest = line.split()
+    options = ("--recipe", toy.RECIPE, "--repo", str(ground.repo), "--python", str(ground.python))
+    done = ground.run(command, *rest, *options, code=_NO_DEVICE)
+    refused(done, 129 if command == "probe" else 2, "no-such-tag")
+    assert f"repository: {ground.repo}" in done.stderr
+
+
 def test_a_revision_near_a_real_one_is_suggested(ground: Ground) -> None:
     refused(ground.bisect(f"{ground.shas[0]}..mian"), 2, "Did you mean main")
 
@@ -172,7 +203,7 @@ def test_a_python_that_is_none(ground: Ground) -> None:
         (("--world-size", "0"), "--world-size"),
         (("--iterations", "2"), "--iterations"),
         (("--find", "luck"), "luck"),
-        (("--budget", "-1"), "budget"),
+        (("--budget", "0"), "2 to"),
         (("--min-step", "x"), "x"),
         (("--min-step", ""), "memory size"),
     ],

@@ -38,7 +38,7 @@ def test_two_probes_at_once_read_what_they_read_alone(tmp_path: Path, cache_home
     def measured(jobs: int) -> Sequence[Measured]:
         with (
             open_store(tmp_path / f"{jobs}.db", clock=clock) as store,
-            open_workshop(request, cwd=tmp_path, cache=cache, watcher=Quiet()) as workshop,
+            open_workshop(request, cwd=tmp_path, cache=cache, watcher=Quiet(), look=lambda _: None) as workshop,
             open_places(store, workshop, jobs, Quiet()) as places,
         ):
             assert len(places) == (jobs if jobs > 1 else 0), "this machine does not carry two probes"

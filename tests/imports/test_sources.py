@@ -181,6 +181,21 @@ def test_scalars_of_an_event_file() -> None:
     assert content.date == datetime.fromtimestamp(1_700_000_000, UTC)
 
 
+def text_event(tag: str, text: str) -> bytes:
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    made = Event(wall_time=1_700_000_001.0)
+    made.summary.value.add(tag=f"{tag}/text_summary").tensor.string_val.append(text.encode())
+    return made.SerializeToString()
+
+
+@pytest.mark.parametrize(("text", "rank"), [("7", 7), ("0", 0), ("None", None), ("-1", None), ("1" * 99, None)])
+def test_an_event_file_that_tells_its_rank(text: str, rank: int | None) -> None:
+    made = events(text_event("rank", text), text_event("world_size", "16"), event(1, 4096.0))
+    (run,) = parse_events(made, "a").runs
+    assert (run.rank, run.world_size) == (rank, 16)
+
+
 def test_damaged_event_files_are_read_as_far_as_they_go() -> None:
     whole = events(event(1, 4096.0), event(2, 8192.0), event(3, 1.0, "memory/odd"))
     cut = parse_events(whole[:-40], "a")
@@ -222,6 +237,17 @@ def test_every_form_of_an_export(data: str) -> None:
     (run,) = content.runs
     assert run.values == {"peak_allocated": {1: 5}} and run.peak_allocated == 5
     assert content.problems == () and content.date == datetime.fromtimestamp(1_700_000_000, UTC)
+
+
+@pytest.mark.parametrize("before", ["", "config.", "config/"])
+def test_an_export_that_tells_ranks(before: str) -> None:
+    rows = [
+        {"_step": step, "mem-max-allocated-bytes": 10 * rank + step, f"{before}rank": rank, f"{before}world_size": 16.0}
+        for step in (1, 2)
+        for rank in (7, 0)
+    ]
+    runs = parse_export(json.dumps(rows).encode()).runs
+    assert [(run.rank, run.world_size, run.peak_allocated) for run in runs] == [(0, 16, 2), (7, 16, 72)]
 
 
 def test_the_runs_of_a_chart_are_told_apart() -> None:

@@ -63,6 +63,19 @@ def test_current_directory_inside_a_checkout(project: Project) -> None:
     assert repository.checkout == project.bridge.path
 
 
+def test_current_directory_in_another_repository(project: Project, tmp_path: Path) -> None:
+    """It says neither that Bridge is meant, nor that this repository is."""
+    other, bare = tmp_path / "other", tmp_path / "bare.git"
+    git(tmp_path, "init", "--quiet", str(other))
+    git(tmp_path, "init", "--quiet", "--bare", str(bare))
+    for folder in (other, bare, project.megatron.path):
+        with pytest.raises(OombisectError, match=f"{folder}, which is no checkout of Megatron Bridge") as told:
+            open_repository(None, folder, project.cache, silent, None, str(project.bridge.path))
+        assert "--repo" in told.value.way_out and told.value.exit_code == ExitCode.USAGE
+        assert not project.cache.exists(), "nothing was cloned"
+    assert open_repository(project.bridge.path, other, project.cache, silent).checkout == project.bridge.path
+
+
 def test_new_commits_are_seen_without_opening_again(project: Project) -> None:
     repository = project.open()
     new = project.bridge.commit("later", {"src/megatron/bridge/late.py": ""})

@@ -18,7 +18,7 @@ from oombisect.probing.workload import Variation
 from oombisect.readings import Oom, Outcome, PhaseMetrics, RankReading, Reading
 from oombisect.reports.reading import render_reading
 from oombisect.reports.sessions import render_sessions, session_json
-from oombisect.reports.terminal import evidence_lines, render
+from oombisect.reports.terminal import evidence_lines, headline, render
 from oombisect.reports.watch import ConsoleWatcher
 from oombisect.session.measuring import Measured, Target
 from oombisect.session.single import Probed
@@ -303,3 +303,17 @@ def test_values_of_a_config_are_written_as_configs_write_them() -> None:
         'config: b: full -> {"x": null}',
         "config: c: absent -> a?b",
     ]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "explained", "said"),
+    [
+        (Outcome.EXACT, 0.25, "25% of"),
+        (Outcome.EXACT, 0.0, "before any of"),
+        (Outcome.UNRESOLVED, 0.0, "an end of the range was not measured"),
+    ],
+)
+def test_a_spent_budget_tells_no_share_of_nothing(outcome: Outcome, explained: float, said: str) -> None:
+    verdict = replace(REPORT.verdict, kind="budget", explained=explained, steps=())
+    told = headline(replace(REPORT, verdict=verdict, bad=replace(REPORT.bad, outcome=outcome)))
+    assert said in told and " 0% of" not in told and "+0 B" not in told

@@ -145,7 +145,14 @@ def test_a_build_is_done_once_while_probes_stay_at_a_commit_and_what_runs_leave_
     git(world.repo, "commit", "--quiet", "-am", "leaves a file")
     build = f"echo x >> {world.folder}/builds; expr 700 > built"
     request = world.request(build=build)
-    with open_workshop(request, cwd=world.folder, cache=world.folder / "cache", watcher=Quiet()) as workshop:
+    opened = open_workshop(
+        request,
+        cwd=world.folder,
+        cache=world.folder / "cache",
+        watcher=Quiet(),
+        look=lambda known: known.resolve("HEAD"),
+    )
+    with opened as workshop:
         target = _target(workshop, request, "HEAD")
         for number in range(3):
             out = world.folder / f"out-{number}"

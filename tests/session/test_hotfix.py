@@ -28,7 +28,7 @@ def broken_stretch(world: World) -> list[dict[str, Any]]:
         mib(8000 if n < 5 else 9800, tag=n - (n == 5), **({"unresolved": BROKEN} if 2 <= n <= 7 else {}))
         for n in range(9)
     ]
-    world.run(memories, budget=0)
+    world.run(memories, budget=2)
     return memories
 
 
@@ -69,7 +69,7 @@ def _after(command: str, option: str) -> list[str]:
 def test_a_session_keeps_its_hotfix_whatever_the_file_becomes(world: World) -> None:
     memories = broken_stretch(world)
     patch = mending_patch(world)
-    begun = world.run(memories, budget=0, probe={"hotfixes": (Hotfix(str(patch)),)})
+    begun = world.run(memories, budget=2, probe={"hotfixes": (Hotfix(str(patch)),)})
     with world.store() as store:
         kept = BisectRequest.from_json(store.session(begun.session).spec.arguments)
     assert BisectRequest.from_json(kept.to_json()) == kept
@@ -103,7 +103,7 @@ def test_a_hotfix_may_be_a_commit(world: World) -> None:
 
 def test_where_it_does_not_apply_the_point_is_unresolved(world: World) -> None:
     memories = [mib(8000 if n < 5 else 9800, tag=1 if n in (3, 4) else 0, other=n) for n in range(8)]
-    world.run(memories, budget=0)
+    world.run(memories, budget=2)
     patch = world.folder / "tag.patch"
     patch.write_text(
         "--- a/src/megatron/bridge/memory/tag\n+++ b/src/megatron/bridge/memory/tag\n@@ -1 +1 @@\n-0\n+7\n"

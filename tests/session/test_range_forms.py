@@ -19,7 +19,7 @@ def probed(world: World) -> set[str]:
 
 def test_what_is_skipped_is_never_probed_and_never_blamed(world: World) -> None:
     memories = [mib(8000 if n < 5 else 9800, tag=n) for n in range(9)]
-    world.run(memories, budget=0)  # makes the history
+    world.run(memories, budget=2)  # makes the history
     report = world.run(memories, skip=(world.shas[5], f"{world.shas[2]}..{world.shas[4]}"))
     assert not probed(world) & {world.shas[n] for n in (3, 4, 5)}
     assert report.exit_code is ExitCode.BLURRED
@@ -36,7 +36,7 @@ def test_what_is_skipped_is_never_probed_and_never_blamed(world: World) -> None:
 
 def test_a_skip_that_is_none_is_refused_before_anything_runs(world: World) -> None:
     memories = [mib(8000), mib(8000, tag=1), mib(9800)]
-    world.run(memories, budget=0)
+    world.run(memories, budget=2)
     before = len(world.probes())
     for skip, message in (
         ("nothing", "no revision"),
@@ -54,7 +54,7 @@ def test_a_skip_that_is_none_is_refused_before_anything_runs(world: World) -> No
 
 def test_a_session_by_date_keeps_its_ends(world: World) -> None:
     memories = [mib(8000), mib(9800)]
-    world.run(memories, budget=0)
+    world.run(memories, budget=2)
     report = world.run(memories, range=f"{world.shas[0]}..main@{{2023-11-15}}")
     with world.store() as store:
         assert store.session(report.session).spec.arguments["range"] == f"{world.shas[0]}..{world.shas[1]}"

@@ -32,7 +32,7 @@ def test_a_probe_option_out_of_range_is_refused_by_name(changes: dict[str, Any],
 @pytest.mark.parametrize(
     ("changes", "option"),
     [
-        *(({"budget": value}, "--budget") for value in (-1, 1_000_001)),
+        *(({"budget": value}, "--budget") for value in (-1, 0, 1, 1_000_001)),
         *(({"grid": value}, "--grid") for value in (-1, 1_000_001)),
         *(({"min_step_bytes": value}, "--min-step") for value in (0, 1 << 63)),
         ({"find": "luck"}, "--find"),
@@ -53,5 +53,5 @@ def test_why_a_search_by_time_is_refused_is_said() -> None:
 
 def test_a_request_in_range_survives_json() -> None:
     probe = ProbeRequest("toy", ranks=(0, 7), world_size=8, time_limit=0.5, micro_batches=1, iterations=1000)
-    request = BisectRequest("a..b", probe, budget=0, grid=5, min_step_bytes=1, metric="cached", threshold_bytes=7)
+    request = BisectRequest("a..b", probe, budget=2, grid=5, min_step_bytes=1, metric="cached", threshold_bytes=7)
     assert BisectRequest.from_json(request.to_json()) == request

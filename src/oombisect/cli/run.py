@@ -64,7 +64,9 @@ def run(
     ] = None,
     budget: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Most probes for search and confirmation, ends included.", show_default=False),
+        typer.Option(
+            metavar="N", help="Most probes for search and confirmation, both ends included.", show_default=False
+        ),
     ] = None,
     min_step: Annotated[
         str | None,

@@ -32,7 +32,7 @@ def parse_export(data: bytes) -> Content:
     problems: list[Problem] = []
     text = data.decode("utf-8-sig", "replace")
     rows = _json(text, problems) if text.lstrip()[:1] in ("{", "[") else _csv(text, problems)
-    values: dict[str, dict[str, dict[int, int]]] = {}
+    values: dict[tuple[str, int | None, int | None], dict[str, dict[int, int]]] = {}
     unknown: dict[str, None] = {}
     date, any_row, step_name = None, False, ""
     for where, row in rows:
@@ -49,6 +49,7 @@ def parse_export(data: bytes) -> Content:
         if step is None:
             problems.append(Problem(where, "it has no step"))
             continue
+        rank, world_size = (_told_by(row, name) for name in ("rank", "world_size"))
         for column, (metric, unit) in of_memory.items():
             size = in_bytes(_number(told[column]), unit)
             if size is None:
@@ -56,12 +57,23 @@ def parse_export(data: bytes) -> Content:
                     Problem(where, f"{column[:_SHOWN]!r} is {str(told[column])[:_SHOWN]!r}, which is no size")
                 )
             else:
-                values.setdefault(_run(column), {}).setdefault(metric, {})[step] = size
+                values.setdefault((_run(column), rank, world_size), {}).setdefault(metric, {})[step] = size
     if any_row and not step_name:
         raise Unreadable(f"it has no column of steps ({', '.join(_STEPS)})")
     problems += [Problem("columns", f"{column[:_SHOWN]!r} is not known") for column in unknown]
-    runs = tuple(run_of(of_run, run=name, where=name) for name, of_run in sorted(values.items()))
+    runs = tuple(
+        run_of(of_run, run=name, where=name, rank=rank, world_size=world_size)
+        for (name, rank, world_size), of_run in sorted(
+            values.items(), key=lambda item: [(x is not None, x) for x in item[0]]
+        )
+    )
     return Content(runs, tuple(problems), date)
+
+
+def _told_by(row: Mapping[str, Any], name: str) -> int | None:
+    """A number that a row tells of its run: in a column of its own, or of the run's config."""
+    told = (_whole(row.get(f"{before}{name}")) for before in ("", "config.", "config/"))
+    return next((number for number in told if number is not None), None)
 
 
 def _tag(column: str) -> str:

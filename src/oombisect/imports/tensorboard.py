@@ -6,6 +6,7 @@ ends silently at the first damaged one; here it is named.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -17,7 +18,8 @@ from oombisect.imports.metrics import in_bytes, is_unknown, metric_of
 
 _HEADER, _FOOTER = 12, 4
 _MAX_RECORD = 256 << 20
-_MEMORY = b"mem"
+_OF_RUN = {"rank/text_summary": "rank", "world_size/text_summary": "world_size"}  # as Megatron-LM writes its arguments
+_WANTED = (b"mem", *(tag.encode() for tag in _OF_RUN))
 
 
 def parse_events(data: bytes, name: str) -> Content:
@@ -33,10 +35,11 @@ def parse_events(data: bytes, name: str) -> Content:
     values: dict[str, dict[int, int]] = {}
     problems: list[Problem] = []
     unknown: dict[str, int] = {}
+    of_run: dict[str, int] = {}
     date = None
     for at, record, crc in _records(data, checksum, name, problems):
         # Most records are of no interest, and telling that is much faster than reading them.
-        if date is not None and _MEMORY not in record:
+        if date is not None and not any(word in record for word in _WANTED):
             continue
         try:
             if checksum(record) != crc:
@@ -47,6 +50,9 @@ def parse_events(data: bytes, name: str) -> Content:
             continue
         date = _time(event.wall_time) if date is None else date
         for value in event.summary.value:
+            if value.tag in _OF_RUN:
+                of_run |= _whole(_OF_RUN[value.tag], value)
+                continue
             told = metric_of(value.tag)
             if told is None:
                 if is_unknown(value.tag):
@@ -58,7 +64,7 @@ def parse_events(data: bytes, name: str) -> Content:
             else:
                 values.setdefault(told[0], {})[event.step] = size
     problems += [Problem(name, f"scalar {tag[:60]!r}, {n} times, is not known") for tag, n in unknown.items()]
-    return Content((run_of(values),) if values else (), tuple(problems), date)
+    return Content((run_of(values, **of_run),) if values else (), tuple(problems), date)
 
 
 def _records(data: bytes, checksum: Any, name: str, problems: list[Problem]) -> Iterator[tuple[int, bytes, int]]:
@@ -86,6 +92,12 @@ def _time(seconds: float) -> datetime | None:
         return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def _whole(name: str, value: Any) -> dict[str, int]:
+    """The number that a text is, by what it is of; none where it is no number."""
+    texts = [text.decode("ascii", "replace") for text in value.tensor.string_val]
+    return {name: int(texts[0])} if len(texts) == 1 and re.fullmatch(r"[0-9]{1,9}", texts[0], re.ASCII) else {}
 
 
 def _number(value: Any) -> float | None:

@@ -405,7 +405,9 @@ def open_repository(
     megatron: Path | None = None,
     url: str = BRIDGE_URL,
 ) -> BridgeRepository:
-    """The history to bisect: the repository at `path`, else the Bridge checkout `cwd` lies in, else a cached clone.
+    """The history to bisect: the repository at `path`, else the Bridge checkout `cwd` lies in.
+
+    Where there is no path, and `cwd` lies in no git repository, it is a clone in the cache.
 
     Args:
         cache: a directory of ours; mirrors and slots live in it.
@@ -414,7 +416,7 @@ def open_repository(
         url: what to clone.
 
     Raises:
-        OombisectError: no repository there, or no network.
+        OombisectError: no repository there, `cwd` lies in another one than Bridge, or no network.
     """
     git_root = _real(cache / "git")
     if megatron is not None and git_directory(megatron) is None:
@@ -473,15 +475,27 @@ def _git_directory(checkout: Path) -> Path:
 
 
 def _bridge_checkout(cwd: Path) -> Path | None:
-    """The Bridge checkout `cwd` lies in, also from inside its submodule."""
+    """The Bridge checkout `cwd` lies in, also from inside its submodule; None where it lies in no git repository.
+
+    Raises:
+        OombisectError: it lies in another one: what is meant there, nobody said.
+    """
     try:
-        top = _discover(cwd)
-        if not (top / PACKAGE_DIR).is_dir():
-            outer = Git(top, Kind.FOREIGN).run("rev-parse", "--show-superproject-working-tree").removesuffix("\n")
-            top = Path(outer) if outer else top
-    except OombisectError:
-        return None
-    return top if (top / PACKAGE_DIR).is_dir() else None
+        found = top = _discover(cwd)
+    except OombisectError as error:
+        if "not a git repository" in error.cause:
+            return None
+        raise
+    if not (top / PACKAGE_DIR).is_dir() and not (top / "HEAD").is_file():  # a bare repository is in no other one
+        outer = Git(top, Kind.FOREIGN).run("rev-parse", "--show-superproject-working-tree").removesuffix("\n")
+        top = Path(outer) if outer else top
+    if not (top / PACKAGE_DIR).is_dir():
+        raise OombisectError(
+            f"The current folder lies in the git repository {found}, which is no checkout of Megatron Bridge",
+            "Name a clone of Bridge with --repo PATH, or go to one, or to a folder that is in no git repository: there "
+            "Bridge is cloned into the cache once.",
+        )
+    return top
 
 
 def _remote_url(checkout: Path) -> str:

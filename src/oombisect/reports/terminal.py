@@ -73,10 +73,20 @@ def headline(report: Report) -> str:
         "none": f"{where}: {peak} peak allocated{label}, limit {limit}.",
         "creep": f"Creep: no single change adds much; {moved} over {report.points} points.",
         "blurred": f"The change lies in a range that cannot be probed; {moved}.",
-        "budget": f"The probe budget is spent; {verdict.explained:.0%} of {growth}{label} is explained so far.",
+        "budget": _spent(report, f"{growth}{label}"),
         "infra": "The probes failed for reasons outside the code; nothing can be named.",
     }
     return texts[verdict.kind]
+
+
+def _spent(report: Report, growth: str) -> str:
+    """How far the probes went; a share of a growth that nobody measured, or none of it, is no news."""
+    ends = (report.good.outcome, report.bad.outcome)
+    if not all(outcome in (Outcome.EXACT, Outcome.CENSORED) for outcome in ends):
+        return "The probe budget is spent, and nothing can be named: an end of the range was not measured."
+    if not report.verdict.explained:
+        return f"The probe budget is spent before any of {growth} could be explained."
+    return f"The probe budget is spent; {report.verdict.explained:.0%} of {growth} is explained so far."
 
 
 def _culprit(report: Report, main: StepVerdict, label: str, limit: str) -> str:

@@ -94,7 +94,12 @@ def check_change(
     Raises:
         OombisectError: no such commits, a side that cannot be probed, no device.
     """
-    with open_workshop(request.probe, cwd=cwd, cache=cache, watcher=watcher) as workshop:
+
+    def look(repository: BridgeRepository) -> None:
+        for end in parse_range(request.range):
+            repository.resolve(end)
+
+    with open_workshop(request.probe, cwd=cwd, cache=cache, watcher=watcher, look=look) as workshop:
         request = replace(request, probe=workshop.request)
         repository = workshop.repository
         base, head = (repository.resolve(end) for end in parse_range(request.range))

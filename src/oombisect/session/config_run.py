@@ -134,7 +134,9 @@ def bisect_config(
     # What is set belongs to the sides: a state between them is complete by itself.
     plain = replace(request.probe, recipe=recipe, overrides=(), env={})
     with (
-        open_workshop(plain, cwd=cwd, cache=cache, watcher=watcher) as workshop,
+        open_workshop(
+            plain, cwd=cwd, cache=cache, watcher=watcher, look=lambda known: known.require_bridge(request.at)
+        ) as workshop,
         open_places(store, workshop, request.jobs, watcher) as places,
     ):
         commit = _commit(workshop, request.at)

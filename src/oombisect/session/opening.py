@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,8 +60,12 @@ def open_workshop(
     cwd: Path,
     cache: Path,
     watcher: Watcher,
+    look: Callable[[BridgeRepository], object],
 ) -> Iterator[Workshop]:
     """Open everything a probe needs; the slot is released at the end.
+
+    `look` finds in the history what was asked for: a commit that is not there is refused before a device is built,
+    which can take minutes.
 
     Raises:
         OombisectError: no repository, no such device or interpreter, a limit above the device's capacity.
@@ -74,6 +78,8 @@ def open_workshop(
         watcher.say,
         Path(request.megatron) if request.megatron else None,
     )
+    watcher.say(f"repository: {repository.name}")
+    look(repository)
     hotfixes = (hotfix if hotfix.patch else repository.hotfix(hotfix.source) for hotfix in request.hotfixes)
     request = replace(request, hotfixes=tuple(hotfixes))
     interpreter = inspect_interpreter(Path(request.python) if request.python else None)

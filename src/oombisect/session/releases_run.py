@@ -55,7 +55,13 @@ def bisect_releases(
         OombisectError: no such release or commit, or the machine is not as it must be.
     """
     with (
-        open_workshop(request.search.probe, cwd=cwd, cache=cache, watcher=watcher) as workshop,
+        open_workshop(
+            request.search.probe,
+            cwd=cwd,
+            cache=cache,
+            watcher=watcher,
+            look=lambda known: known.require_bridge(request.at),
+        ) as workshop,
         open_places(store, workshop, request.search.jobs, watcher) as places,
     ):
         commit = workshop.repository.commit(request.at)

@@ -21,6 +21,7 @@ METRICS = tuple(metric for metric in ALL_METRICS if unit(metric) == "bytes")
 MAX_ITERATIONS = 1000  # each is recorded in full; memory repeats itself after the second
 MAX_RANKS = 1 << 20
 MAX_PROBES = 1_000_000
+ENDS_PROBED = 2  # a search begins with both
 MAX_JOBS = 32
 ENDS = ("good", "bad")
 MIN_HOST_BYTES = 64 * MIB  # a Python process alone takes some tens
@@ -209,7 +210,7 @@ class BisectRequest:
         if self.freeze_config and self.probe.runs_command:
             raise OombisectError("--freeze-config is for recipes of Bridge", "A command has no config; leave it out.")
         _size("--threshold", self.threshold_bytes, 1)
-        _within("--budget", self.budget, 0, MAX_PROBES)
+        _within("--budget", self.budget, ENDS_PROBED, MAX_PROBES)
         _within("--grid", self.grid, 0, MAX_PROBES)
         _within("--jobs", self.jobs, 1, MAX_JOBS)
         _size("--min-step", self.min_step_bytes, 1)

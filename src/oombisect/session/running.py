@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from oombisect.axes.commits import commit_range, points_to_skip, range_ends
 from oombisect.errors import OombisectError
 from oombisect.history.records import SessionSpec
+from oombisect.repo.bridge import BridgeRepository
 from oombisect.search.options import Options
 from oombisect.session.bisection import Bisection
 from oombisect.session.commit_line import CommitLine, CommitTargets
@@ -49,8 +50,14 @@ def bisect_range(
     Raises:
         OombisectError: the range, an end of it, or the machine is not as it must be.
     """
+
+    def look(repository: BridgeRepository) -> None:
+        good, bad, _ = range_ends(repository, request.range)
+        for end in (good, bad):
+            repository.require_bridge(end)
+
     with (
-        open_workshop(request.probe, cwd=cwd, cache=cache, watcher=watcher) as workshop,
+        open_workshop(request.probe, cwd=cwd, cache=cache, watcher=watcher, look=look) as workshop,
         open_places(store, workshop, request.jobs, watcher) as places,
     ):
         request = replace(request, probe=workshop.request)

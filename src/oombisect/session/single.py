@@ -11,6 +11,7 @@ from oombisect.errors import OombisectError, ProbeExit
 from oombisect.history.records import SessionSpec
 from oombisect.memory.ranks import RankFindings
 from oombisect.readings import Outcome, Reading
+from oombisect.repo.bridge import BridgeRepository
 from oombisect.session.commit_line import CommitTargets
 from oombisect.session.frozen import freeze_config
 from oombisect.session.measuring import Measurer, Watcher
@@ -83,18 +84,24 @@ def probe_commit(
     Raises:
         OombisectError: no such revision, no repository, no device.
     """
-    with open_workshop(request, cwd=cwd, cache=cache, watcher=watcher) as workshop:
+
+    def look(repository: BridgeRepository) -> None:
+        repository.require_bridge(revision)
+        for option, value in (("--megatron-commit", megatron), ("--freeze-config", config_of)):
+            if value is not None and request.runs_command:
+                raise OombisectError(f"{option} goes with a recipe of Bridge", "Leave it out.")
+        if megatron is not None:
+            repository.resolve_megatron(revision, megatron)
+        if config_of is not None:
+            repository.resolve(config_of)
+
+    with open_workshop(request, cwd=cwd, cache=cache, watcher=watcher, look=look) as workshop:
         request = workshop.request
         sha = workshop.repository.resolve(revision)
-        workshop.repository.require_bridge(sha)
         targets = targets_of(workshop, request, cache)
         if megatron is not None:
-            if not isinstance(targets, CommitTargets):
-                raise OombisectError("--megatron-commit goes with a recipe of Bridge", "Leave it out.")
             megatron = workshop.repository.resolve_megatron(sha, megatron)
         if config_of is not None:
-            if not isinstance(targets, CommitTargets):
-                raise OombisectError("--freeze-config goes with a recipe of Bridge", "Leave it out.")
             config_of = workshop.repository.resolve(config_of)
             request = replace(request, config_of=config_of)
         session = store.create_session(

@@ -153,17 +153,20 @@ def watch_once(
     Raises:
         OombisectError: no such branch, no device, or the machine failed.
     """
+
+    def look(repository: BridgeRepository) -> None:
+        if repository.checkout is None:
+            watcher.say("updating the cached clone")
+            update(repository.mirror)
+        repository.require_bridge(request.branch)
+
     with (
-        open_workshop(request.probe, cwd=cwd, cache=cache, watcher=watcher) as workshop,
+        open_workshop(request.probe, cwd=cwd, cache=cache, watcher=watcher, look=look) as workshop,
         open_places(store, workshop, request.jobs, watcher) as places,
     ):
         request = replace(request, probe=workshop.request)
         repository = workshop.repository
-        if repository.checkout is None:
-            watcher.say("updating the cached clone")
-            update(repository.mirror)
         tip = repository.resolve(request.branch)
-        repository.require_bridge(tip)
         begin, notes = _begin(repository, _last(store, request, repository.name), request, tip)
         found = Watched(
             request.branch, None, begin, tip, 0, request.min_step_bytes, workshop.limit, request.probe.label,
