@@ -112,6 +112,16 @@ def test_parameters_are_what_the_command_line_takes(server: Server) -> None:
     assert server.json("/oombisect/between-releases.json", old=old, new=new, least=4 * GIB) == []
 
 
+def test_refusals_are_answers(server: Server) -> None:
+    assert server.get("/../../etc/passwd")[0] == 404
+    assert server.get("/oombisect/probes/99999")[0] == 404
+    for suffix in ("", ".json"):
+        code, text = server.get(f"/oombisect{suffix}?{urllib.parse.urlencode({'sql': 'DELETE FROM probes'})}")
+        assert code == 400 and "must be a SELECT" in text and EVIL not in text
+        code, text = server.get(f"/oombisect{suffix}?{urllib.parse.urlencode({'sql': 'SELECT zeroblob(900000000)'})}")
+        assert code == 400 and "too big" in text
+
+
 def test_facets_are_ready(server: Server) -> None:
     code, text = server.get("/oombisect/series.json")
     facets = json.loads(text)["facet_results"]

@@ -61,7 +61,12 @@ def _authorize(action: int, one: str | None, two: str | None, *_: str | None) ->
 
 
 def bar(db: sqlite3.Connection) -> None:
-    """From now on nothing but reading is possible on this connection."""
+    """From now on nothing but reading is possible on this connection, in no more memory than `_HEAP_BYTES`."""
+    if not db.in_transaction:  # temporary tables cannot move within one
+        db.execute("PRAGMA temp_store = MEMORY")
+    db.execute(f"PRAGMA hard_heap_limit = {_HEAP_BYTES}")  # of the process: SQLite has no other
+    for limit, value in _LIMITS.items():
+        db.setlimit(limit, value)
     # Table-valued functions declare themselves when first used, which an authorizer takes for a change.
     for function in ("json_each", "json_tree", *(f"pragma_{name}" for name in sorted(_PRAGMAS))):
         with suppress(sqlite3.OperationalError):  # one that this SQLite does not have
@@ -82,10 +87,6 @@ class Reader:
             raise ValueError("a connection that may write is no reader's")
         self._connection = connection
         self._db: sqlite3.Connection = connection.db.conn
-        self._db.execute("PRAGMA temp_store = MEMORY")
-        self._db.execute(f"PRAGMA hard_heap_limit = {_HEAP_BYTES}")
-        for limit, value in _LIMITS.items():
-            self._db.setlimit(limit, value)
         self._db.execute("BEGIN")
         bar(self._db)
 

@@ -50,8 +50,12 @@ def site(path: Path, connection: Connection) -> App:
         path: the database.
         connection: to it, read-only; tells how it can be opened.
     """
+    from datasette import handle_exception  # as the first of its modules it would not find its plugins
+
     if not pm.is_registered(plugin):
         pm.register(plugin, name=NAME)
+    # Where it has rich, Datasette prints a traceback of every refusal, and fails where that is raised by no `except`.
+    vars(handle_exception)["rich"] = None
     datasette = Datasette(
         files=[],
         metadata=metadata(),
