@@ -184,6 +184,16 @@ def test_jumps_of_a_short_series_are_no_noise() -> None:
     assert len(fitted([value << 20 for value in values], exact=False).steps) == 5
 
 
+def test_what_moved_in_one_long_gap_is_a_step_and_no_drift() -> None:
+    """Four readings close together and one much later: a line passes through them, and so does a step."""
+    places = [0, 20, 60, 110, 900]
+    values = [value << 20 for value in (1120, 1118, 1121, 1119, 1060)]
+    read = [Sample(f"c{place}", place, value) for place, value in zip(places, values, strict=True)]
+    found = fit(read, exact=False)
+    assert [(step.point, step.previous, step.blurred) for step in found.steps] == [("c900", "c110", 789)]
+    assert not found.creeps
+
+
 changes = st.lists(st.sampled_from((0, 0, 0, 5 * GIB, -3 * GIB, 100 * MIB, 10 * MIB)), min_size=1, max_size=40)
 
 

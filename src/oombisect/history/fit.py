@@ -152,11 +152,16 @@ def fit(samples: Sequence[Sample], *, exact: bool) -> Fit:
     values = [sample.value or 0 for sample in read]
     noise = EXACT_NOISE if exact else estimate_noise(values)
     unit = log(max(len(read), _LEAST_COUNT)) * noise**2
-    stretches = partition(values, [sample.place for sample in read], PENALTY * unit, SLOPE_PENALTY * unit)
+    places = [sample.place for sample in read]
+    stretches = [
+        Stretch(stretch.first + part.first, stretch.first + part.last, part.drifts)
+        for stretch in partition(values, places, PENALTY * unit, SLOPE_PENALTY * unit)
+        for part in _without_leaps(stretch, values, places, PENALTY * unit)
+    ]
     least = max(LEAST_CHANGE, 3 * noise)
     changes = _changes(read, stretches, least)
     spans = _creeping(changes)
-    creeps = [creep for span in spans if abs((creep := _creep(changes[span])).delta_bytes) >= max(LEAST_CHANGE, noise)]
+    creeps = [creep for span in spans if abs((creep := _creep(changes[span])).delta_bytes) >= least]
     swallowed = {id(change) for span in spans for change in changes[span]}
     levels = [_level(read, stretch) for stretch in stretches for _ in range(stretch.first, stretch.last + 1)]
     steps = [change.step for change in changes if change.step and id(change) not in swallowed]
@@ -164,6 +169,16 @@ def fit(samples: Sequence[Sample], *, exact: bool) -> Fit:
     for told in _counted(_through_bounds(samples, levels, steps), samples):
         balance.add(told)
     return Fit(tuple(balance.steps), tuple(creeps), noise)
+
+
+def _without_leaps(stretch: Stretch, values: Sequence[int], places: Sequence[int], penalty: float) -> list[Stretch]:
+    """The stretch from 0 on; a drift most of which lies between two neighbouring readings as levels: nothing tells it
+    from a step there, and a step says where it is and how far it is blurred."""
+    part = slice(stretch.first, stretch.last + 1)
+    apart = [after - before for before, after in pairwise(places[part])]
+    if stretch.drifts and 2 * max(apart) > sum(apart):
+        return partition(values[part], places[part], penalty, float("inf"))
+    return [Stretch(0, stretch.last - stretch.first, stretch.drifts)]
 
 
 def estimate_noise(values: Sequence[int]) -> int:
