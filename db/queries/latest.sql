@@ -1,6 +1,6 @@
 -- The newest reading of every recipe on every device, with what it has been.
 -- :metric choice = allocated -- allocated, reserved, device or external
--- :recipe text = any -- one recipe, or any
+-- :recipe recipe = any -- one recipe, or any
 -- :provenance choice = any -- measured, simulated, imported or any
 -- :limit integer = 500 -- how many
 SELECT

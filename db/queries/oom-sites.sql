@@ -1,5 +1,5 @@
 -- Where runs ran out of memory: recipe, device and phase, the most frequent first.
--- :recipe text = any -- one recipe, or any
+-- :recipe recipe = any -- one recipe, or any
 -- :provenance choice = any -- measured, simulated or any (imports do not tell)
 -- :limit integer = 50 -- how many
 SELECT

@@ -13,7 +13,7 @@ from series_support import OUT, add_series, sha
 from oombisect.errors import OombisectError
 from oombisect.history.connection import Connection
 from oombisect.history.imported import ImportedReading, ImportSpec
-from oombisect.history.queries import parse_query, queries, query_named
+from oombisect.history.queries import found_in, parse_query, queries, query_named
 from oombisect.history.reader import Reader
 from oombisect.history.records import ReplayRecord
 from oombisect.history.series import bring_up_to_date
@@ -102,6 +102,41 @@ def test_headroom(reader: Reader) -> None:
     ]
     (row,) = [r for r in ask(reader, "headroom", "recipe=dies") if r["gpu"] == "h100-80gb"]
     assert row["verdict"] == "more than it has"
+
+
+def test_where_device_memory_is_not_told_the_peak_is_a_lower_bound(reader: Reader) -> None:
+    (row,) = [r for r in ask(reader, "headroom", "recipe=golden") if r["gpu"] == "a100-40gb"]
+    assert (row["peak_device_bytes"], row["at_least"], row["verdict"]) == (12 * GIB, 1, "not known")
+    near = {r["recipe"]: r["at_least"] for r in ask(reader, "near-the-limit", "within=0.9")}
+    assert near["golden"] == 1 and near["grows"] == 0 and near["dies"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [
+        ("near-the-limit", "gpu=h100", "Did you mean h100-80gb?"),
+        ("near-the-limit", "gpu=z9", "There is a100-40gb, h100-80gb."),
+        ("headroom", "recipe=shrink", "Did you mean shrinks?"),
+        ("latest", "recipe=nosuch", "no recipe that was measured"),
+        ("oom-sites", "recipe=nosuch", "no recipe that was measured"),
+        ("between-releases", "old=nosuchtag", "is no point that was read"),
+        ("between-releases", "old=v1", "is commit cccccccccc, which was never read"),
+    ],
+)
+def test_what_the_database_has_not_is_refused(reader: Reader, name: str, given: str, words: str) -> None:
+    query = query_named(name)
+    values = query.values([*(item for item in NEEDED.get(name, []) if item[:4] != given[:4]), given])
+    with pytest.raises(OombisectError) as refused:
+        found_in(query, values, lambda sql, given: reader.ask(sql, given).rows, lambda n: ["c" * 40] * (n == "v1"))
+    assert words in f"{refused.value.cause} {refused.value.way_out}"
+
+
+def test_a_tag_is_the_commit_that_was_read(reader: Reader) -> None:
+    query = query_named("between-releases")
+    values = query.values(["old=v1", f"new={sha(9)[:9]}"])
+    tags = {"v1": ["c" * 40, sha(0)]}
+    found = found_in(query, values, lambda sql, given: reader.ask(sql, given).rows, lambda name: tags.get(name, []))
+    assert (found["old"], found["new"]) == (sha(0), sha(9)[:9])
 
 
 def test_fragmentation_is_what_replays_showed(reader: Reader) -> None:

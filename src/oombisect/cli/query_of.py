@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from oombisect.errors import OombisectError
 from oombisect.history.connection import Connection
-from oombisect.history.queries import queries, query_named
+from oombisect.history.queries import Ask, found_in, queries, query_named
 from oombisect.history.reader import Answer, Reader
 from oombisect.history.rows import time_text
 from oombisect.history.series import bring_up_to_date
@@ -20,6 +21,7 @@ from oombisect.virtual_gpu.profiles import PROFILES
 GPUS = {name: PROFILES[name].total_bytes for name in sorted(PROFILES)}
 """Capacities in bytes, for the table `gpus`."""
 _MOST_ROWS = 10_000_000
+_REPOSITORIES = "SELECT repo FROM sessions UNION SELECT source FROM imports ORDER BY 1"
 
 
 def now_text() -> str:
@@ -84,10 +86,12 @@ def run_query(
     _check_seconds(seconds)
     query = query_named(name)
     values = query.values(given)
-    for parameter in query.parameters:
-        if parameter.type == "point":
-            values[parameter.name] = _point(values[parameter.name], repo)
     with open_reader(path) as reader:
+
+        def ask(sql: str, given: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+            return reader.ask(sql, given, rows=_MOST_ROWS).rows
+
+        values = found_in(query, values, ask, lambda name: _commits(name, repo, ask))
         answer = reader.ask(query.sql, values, seconds=seconds, rows=_MOST_ROWS)
     _print(answer, {"query": name, "parameters": values}, as_json, as_csv, as_markdown)
 
@@ -114,11 +118,16 @@ def _check_seconds(seconds: float) -> None:
         raise OombisectError(f"--seconds {seconds:g} is out of range", "Use more than 0, and at most 86400.")
 
 
-def _point(text: str, repo: Path | None) -> str:
-    """The key of a point: what was written, or the commit that a tag or branch of the repository names."""
+def _commits(name: str, repo: Path | None, ask: Ask) -> Iterator[str]:
+    """The commits of a name: in `repo`, else in the repository around, and in those that readings are from."""
     from oombisect.session.history_places import revision
 
-    return revision(repo, Path.cwd(), text) or text
+    folders = [repo] if repo else [Path.cwd(), *(Path(row[0]) for row in ask(_REPOSITORIES, {}))]
+    for folder in folders:
+        if repo or folder.is_dir():
+            commit = revision(folder, Path.cwd(), name)
+            if commit is not None:
+                yield commit
 
 
 def _print(answer: Answer, about: dict[str, Any], as_json: bool, as_csv: bool, as_markdown: bool) -> None:

@@ -1,14 +1,15 @@
 """The canned questions of `db/queries`: their names, what they ask, and their parameters.
 
 The head of each file is comments: one sentence, then a line for each parameter, `-- :name type = default -- meaning`.
-Without a default the parameter must be given. The meaning of a `choice` is what there is to choose from.
+Without a default the parameter must be given. The meaning of a `choice` is what there is to choose from. What a
+`recipe`, `gpu` or `point` may be the database tells: `found_in` refuses others.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
@@ -23,7 +24,17 @@ from oombisect.units import parse_bytes
 
 _PARAMETER = re.compile(r"-- :(?P<name>\w+) (?P<type>\w+)(?: = (?P<default>.*?))?(?: -- (?P<meaning>.*))?")
 _DATE = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?")
-TYPES = ("text", "choice", "integer", "real", "size", "date", "point")
+TYPES = ("text", "choice", "integer", "real", "size", "date", "point", "recipe", "gpu")
+_NAMES = {
+    "recipe": "SELECT DISTINCT recipe FROM workloads ORDER BY recipe",
+    "gpu": "SELECT name FROM gpus ORDER BY capacity_bytes, name",
+}
+_POINTS = """
+SELECT DISTINCT key FROM points
+WHERE key = :key OR (key >= :key AND key < :key || 'g' AND length(:key) >= 7 AND key NOT GLOB '*[^0-9a-f]*')"""
+
+Ask = Callable[[str, Mapping[str, Any]], Sequence[Sequence[Any]]]
+"""The rows of a statement, given the values of its parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +166,55 @@ def query_named(name: str) -> Query:
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     hint = f"Did you mean {', '.join(near)}?" if near else f"`{hints.command('query', '--list')}` lists them."
     raise OombisectError(f"There is no query {quoted(name)}", hint)
+
+
+def found_in(
+    query: Query, values: Mapping[str, Any], ask: Ask, commits: Callable[[str], Iterable[str]]
+) -> dict[str, Any]:
+    """The values, with what names a recipe, a GPU or a point found in the database; an answer with no rows is no typo.
+
+    Args:
+        commits: those that the repositories at hand know by a name.
+
+    Raises:
+        OombisectError: the database has nothing of that name.
+    """
+    found = dict(values)
+    for parameter in query.parameters:
+        text = values[parameter.name]
+        if parameter.type == "point":
+            found[parameter.name] = _point(parameter, text, ask, commits)
+        elif parameter.type in _NAMES and text != parameter.default:
+            known = [row[0] for row in ask(_NAMES[parameter.type], {})]
+            if text not in known:
+                raise _unknown(parameter, text, known)
+    return found
+
+
+def _unknown(parameter: Parameter, text: str, known: Sequence[str]) -> OombisectError:
+    near = [name for name in known if text and text.lower() in name.lower()]
+    near = near or difflib.get_close_matches(text, known, n=4, cutoff=0.5)
+    if near:
+        way_out = f"Did you mean {', '.join(near[:4])}?"
+    else:
+        more = f" and {len(known) - 6} more" if len(known) > 6 else ""
+        way_out = f"There is {', '.join(known[:6])}{more}." if known else "The database has none yet."
+    return OombisectError(f"--param {parameter.name}={quoted(text)} is no {_WORDS[parameter.type]} here", way_out)
+
+
+_WORDS = {"recipe": "recipe that was measured", "gpu": "GPU that is known"}
+
+
+def _point(parameter: Parameter, text: str, ask: Ask, commits: Callable[[str], Iterable[str]]) -> str:
+    if ask(_POINTS, {"key": text}):
+        return text
+    named = list(dict.fromkeys(commits(text)))
+    for commit in named:
+        if ask(_POINTS, {"key": commit}):
+            return commit
+    which = f" is commit {named[0][:10]}, which was never read" if named else " is no point that was read"
+    raise OombisectError(
+        f"--param {parameter.name}={quoted(text)}{which}",
+        f"Name a commit that was (7 digits or more; `{hints.command('history', '--recipe', 'NAME')}` shows them), a "
+        "tag or branch at one, with --repo PATH of its repository, or a version such as torch==2.9.1.",
+    )
