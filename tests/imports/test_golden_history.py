@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from oombisect.errors import OombisectError
-from oombisect.history.fit import fit
-from oombisect.history.measurements import lines, load
+from oombisect.history.asking import Wanted, series, workloads
 from oombisect.history.store import Store, open_store
 from oombisect.imports.golden_history import mine
 from oombisect.imports.run_import import import_goldens
+from oombisect.session.history_places import told_places
 from tests.imports import golden_repo
 from tests.imports.golden_repo import CASES, GoldenRepo
 
@@ -136,13 +136,13 @@ def test_every_known_jump_of_the_real_history_is_there(store: Store) -> None:
         pytest.skip("OOMBISECT_MEGATRON_REPO names no clone of Megatron-LM" if not clone else f"there is no {JUMPS}")
     imported = import_goldens(store, Path(clone))
     assert imported.added > 4000
-    series: dict[int, list[tuple[str, int | None]]] = {}
+    recorded: dict[int, list[tuple[str, int | None]]] = {}
     query = "SELECT workload, origin, peak_allocated FROM imported_readings ORDER BY position, origin"
     for workload, origin, peak in sqlite3.connect(store.path).execute(query):
-        series.setdefault(workload, []).append((origin, peak))
+        recorded.setdefault(workload, []).append((origin, peak))
     steps = {
         origin: (goldens[index - 1][1], peak)
-        for goldens in series.values()
+        for goldens in recorded.values()
         for index, (origin, peak) in enumerate(goldens)
         if index
     }
@@ -151,7 +151,7 @@ def test_every_known_jump_of_the_real_history_is_there(store: Store) -> None:
     for row in rows:
         origin = f"{CASES}/{row['test']}/{row['golden_file']}@{row['commit']}"
         assert steps[origin] == (int(row["old_max_alloc"]), int(row["new_max_alloc"])), json.dumps(row)
-    shown = _shown_steps(store)
+    shown = _shown_steps(store, Path(clone))
     large = [row for row in rows if abs(float(row["max_pct"])) >= 3]
     assert len(large) > 50
     for row in large:
@@ -159,17 +159,18 @@ def test_every_known_jump_of_the_real_history_is_there(store: Store) -> None:
         assert (delta > 0) == (float(row["max_pct"]) > 0), json.dumps(row)
 
 
-def _shown_steps(store: Store) -> dict[str, int]:
-    """The steps that `history` shows in the goldens, by origin: bytes of peak allocated."""
+def _shown_steps(store: Store, clone: Path) -> dict[str, int]:
+    """The steps that `history --repo CLONE` shows in the goldens, by origin: bytes of peak allocated."""
     with store._connection.reading() as db:
         found = {}
-        for (workload,) in db.execute("SELECT DISTINCT workload FROM imported_readings").fetchall():
+        known = workloads(db, Wanted())
+        places = told_places(db, [workload.id for workload in known], clone, clone, clone)
+        for workload in known:
             rows = db.query(
                 "SELECT key, origin FROM imported_readings JOIN points ON points.id = point WHERE workload = ?",
-                [workload],
+                [workload.id],
             )
             origins = {row["key"]: row["origin"] for row in rows}
-            for line in lines(load(db, workload)):
-                fitted = fit(line.samples(line.readings("allocated")), exact=False)
-                found |= {origins[step.point]: step.delta_bytes for step in fitted.steps}
+            for one in series(db, workload, "allocated", places=places):
+                found |= {origins[step.point]: step.delta_bytes for step in one.fit.steps}
         return found
