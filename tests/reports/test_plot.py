@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from oombisect.history.imported import ImportedReading, ImportSpec
+from oombisect.history.store import open_store
 from oombisect.reports.plot import BOUND, FITS, OVER, READ, UNRESOLVED, Chart, Dot, chart_of_range, draw
 from oombisect.units import GIB
 from tests.cli.conftest import Command
@@ -93,5 +97,35 @@ def test_the_command_draws_a_session_and_a_recipe(
     told = command("plot", "--recipe", "toy_1b_pretrain", "--metric", "allocated", *where)
     assert told.code == 0 and "toy_1b_pretrain on virtual:toy" in told.out and "* measured" in told.out
     command("plot", "last", "--recipe", "x", *where).refused(2, "two things")
-    command("plot", "--gpu", "virtual:toy", *where).refused(2, "--gpu goes with --recipe")
+    command("plot", "--gpu", "virtual:toy", *where).refused(2, "goes with --recipe or --workload")
+    command("plot", "--where", "world_size=1", *where).refused(2, "goes with --recipe or --workload")
     command("plot", "--recipe", "nonsense", *where).refused(2, "nonsense")
+
+
+def test_a_workload_is_chosen_as_in_history_and_drawn_in_a_metric_that_was_read(
+    command: Command, tmp_path: Path
+) -> None:
+    database = tmp_path / "oombisect.db"
+    with open_store(database, clock=lambda: datetime(2026, 11, 30, tzinfo=UTC)) as store:
+        for workload in range(4):
+            readings = [
+                ImportedReading(
+                    "golden", "dgx_h100", "megatron-lm", f"{n:040x}", f"{workload}/{n}",
+                    peak_allocated=(workload + n + 1) * GIB, position=n, settings={"environment": f"e{workload}"},
+                )
+                for n in range(3)
+            ]  # fmt: skip
+            store.add_import(ImportSpec("csv", "a.csv"), readings)
+    where = ("--db", database)
+    command("plot", "--recipe", "golden", *where).refused(2, "Choose with --workload N")
+    for chosen in (("--workload", 3), ("--recipe", "golden", "--where", "environment=e2")):
+        said = command("plot", *chosen, *where)
+        assert (
+            said.code == 0
+            and "peak allocated, GiB (imported)" in said.out
+            and "golden on dgx_h100, 3 points" in said.out
+        )
+    command("plot", "--workload", 3, "--metric", "device", *where).refused(
+        2, "There is allocated: draw it with --metric"
+    )
+    command("plot", "last", "--workload", 3, *where).refused(2, "two things")

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from oombisect.cli import completion
 from oombisect.cli.options import Database, Json, Overrides
+from oombisect.cli.workload_options import OfGpu, OfProvenance, OfRecipe, OfWorkload, Where, wanted
 
 
 class Metric(StrEnum):
@@ -22,28 +22,9 @@ class Metric(StrEnum):
     CACHED = "cached"
 
 
-class Provenance(StrEnum):
-    """Whose numbers."""
-
-    MEASURED = "measured"
-    SIMULATED = "simulated"
-    IMPORTED = "imported"
-
-
 def history(
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The recipe as it was probed, or the name of an imported test or run; a part of it, if that is clear.",
-            show_default=False,
-            autocompletion=completion.recipes,
-        ),
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option(metavar="GPU", help="Only of this device, e.g. cuda or virtual:h100-80gb.", show_default=False),
-    ] = None,
+    recipe: OfRecipe = None,
+    gpu: OfGpu = None,
     metric: Annotated[Metric, typer.Option(help="What to follow.")] = Metric.ALLOCATED,
     rank: Annotated[
         int | None, typer.Option(metavar="N", help="Of this rank. Default: of the worst one.", show_default=False)
@@ -55,17 +36,10 @@ def history(
     until: Annotated[
         str | None, typer.Option(metavar="WHEN", help="Up to this date or commit.", show_default=False)
     ] = None,
-    provenance: Annotated[
-        Provenance | None, typer.Option(help="Only what was obtained so.", show_default=False)
-    ] = None,
+    provenance: OfProvenance = None,
     overrides: Overrides = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A setting of the workload, e.g. world_size=8. Repeatable."),
-    ] = None,
-    workload: Annotated[
-        int | None, typer.Option(metavar="N", help="The workload of this number.", show_default=False)
-    ] = None,
+    where: Where = None,
+    workload: OfWorkload = None,
     line: Annotated[
         str | None,
         typer.Option(metavar="BRANCH", help="Commits on this branch. Default: the main one.", show_default=False),
@@ -92,17 +66,8 @@ def history(
     Exit codes: 0, 2 usage, such as no such recipe, 14 the database cannot be read, 70 a bug.
     """
     from oombisect.cli.history_of import Asked, show_history
-    from oombisect.cli.options import assignments
-    from oombisect.history.asking import Wanted
     from oombisect.history.location import default_database
 
-    wanted = Wanted(
-        recipe,
-        gpu,
-        provenance.value if provenance else None,
-        workload,
-        tuple(assignments("--set", overrides)),
-        tuple(assignments("--where", where)),
-    )
-    asked = Asked(wanted, metric.value, rank, since, until, line, repo, everything)
+    meant = wanted(recipe, gpu, provenance, workload, overrides, where)
+    asked = Asked(meant, metric.value, rank, since, until, line, repo, everything)
     show_history(database or default_database(), asked, as_json=json, as_csv=csv, as_markdown=markdown)

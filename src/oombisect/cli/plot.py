@@ -10,10 +10,13 @@ import typer
 
 from oombisect import hints
 from oombisect.cli import completion
-from oombisect.cli.options import Database
+from oombisect.cli.options import Database, Overrides
+from oombisect.cli.workload_options import OfGpu, OfProvenance, OfRecipe, OfWorkload, Where, wanted
 from oombisect.errors import OombisectError
+from oombisect.printable import quoted
 
 if TYPE_CHECKING:
+    from oombisect.history.asking import Wanted
     from oombisect.reports.plot import Chart
 
 
@@ -23,6 +26,9 @@ class Metric(StrEnum):
     DEVICE = "device"
     RESERVED = "reserved"
     ALLOCATED = "allocated"
+
+
+_METRICS = tuple(Metric)
 
 
 def plot(
@@ -35,30 +41,25 @@ def plot(
             autocompletion=completion.sessions,
         ),
     ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Not one session: all readings of this recipe over commits.",
-            show_default=False,
-            autocompletion=completion.recipes,
-        ),
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option(
-            metavar="GPU",
-            help="With --recipe: only of this device.",
-            show_default=False,
-            autocompletion=completion.gpus,
-        ),
-    ] = None,
+    recipe: OfRecipe = None,
+    gpu: OfGpu = None,
+    provenance: OfProvenance = None,
+    overrides: Overrides = None,
+    where: Where = None,
+    workload: OfWorkload = None,
     metric: Annotated[
-        Metric, typer.Option(help="What to draw; device is reserved memory and that outside PyTorch.")
-    ] = Metric.DEVICE,
+        Metric | None,
+        typer.Option(
+            help="What to draw; device is reserved memory and that outside PyTorch. Default: the first of them "
+            "that was read.",
+            show_default=False,
+        ),
+    ] = None,
     database: Database = None,
 ) -> None:
-    """Draw memory over the range of a session, or of a recipe over commits, as wide as the terminal.
+    """Draw memory over the range of a session, or of a workload over commits, as wide as the terminal.
+
+    With --recipe or --workload all readings of the workloads that are meant, as in `history`.
 
     Exit codes: 0, 2 usage, such as no such session, 14 the database cannot be read, 70 a bug.
     """
@@ -66,12 +67,18 @@ def plot(
     from oombisect.reports.plot import draw
     from oombisect.reports.terminal import report_console
 
-    if session is not None and recipe is not None:
-        raise OombisectError("SESSION and --recipe name two things to draw", "Leave one of them out.")
-    if gpu is not None and recipe is None:
-        raise OombisectError("--gpu goes with --recipe", "Leave it out: a session has one device.")
+    meant = wanted(recipe, gpu, provenance, workload, overrides, where)
+    over_commits = recipe is not None or workload is not None
+    if session is not None and over_commits:
+        raise OombisectError("SESSION and --recipe or --workload name two things to draw", "Leave one of them out.")
+    if meant != wanted(None, None, None, None, None, None) and not over_commits:
+        raise OombisectError(
+            "What chooses a workload goes with --recipe or --workload", "Leave it out: a session has one workload."
+        )
     path = database or default_database()
-    charts = _of_series(path, recipe, gpu, metric) if recipe else _of_session(path, session or "last", metric)
+    charts = (
+        _of_series(path, meant, metric) if over_commits else _of_session(path, session or "last", metric or _METRICS[0])
+    )
     console = report_console()
     colour = console.is_terminal and console.color_system is not None and not console.no_color
     ascii_only = console.options.ascii_only
@@ -102,9 +109,9 @@ def _of_session(path: Path, name: str, metric: str) -> list[Chart]:
     ]
 
 
-def _of_series(path: Path, recipe: str, gpu: str | None, metric: str) -> list[Chart]:
+def _of_series(path: Path, meant: Wanted, metric: Metric | None) -> list[Chart]:
     from oombisect.cli.history_of import now_text
-    from oombisect.history.asking import Wanted, series, workloads
+    from oombisect.history.asking import series, workloads
     from oombisect.history.connection import Connection
     from oombisect.history.location import cache_dir
     from oombisect.reports.history import METRIC_NAMES
@@ -114,18 +121,27 @@ def _of_series(path: Path, recipe: str, gpu: str | None, metric: str) -> list[Ch
     connection = Connection(path, now_text, 30.0, readonly=True)
     try:
         with connection.reading() as db:
-            found = workloads(db, Wanted(recipe, gpu))
+            found = workloads(db, meant)
             if len(found) > 3:
+                listing = hints.command("history", "--recipe", meant.recipe or found[0].recipe)
                 raise OombisectError(
-                    f"{len(found)} workloads match",
-                    f"Choose with --gpu; `{hints.command('history', '--recipe', recipe)}` lists them.",
+                    f"{len(found)} workloads match", f"Choose with --workload N; `{listing}` lists them."
                 )
             places = told_places(db, [workload.id for workload in found], None, Path.cwd(), cache_dir())
-            told = [one for workload in found for one in series(db, workload, metric, None, places)]  # type: ignore[arg-type]
+            told = {
+                one: [each for workload in found for each in series(db, workload, one.value, None, places)]
+                for one in _METRICS
+            }
     finally:
         connection.close()
-    main = min((one.line for one in told), default="")
-    shown = [one for one in told if one.line == main]
-    if not shown:
-        raise OombisectError(f"There is no reading of {metric} of {recipe!r}", "Draw another --metric.")
-    return [chart_of_series(one, METRIC_NAMES[one.metric]) for one in shown]
+    read = [one for one in _METRICS if told[one]]
+    shown = metric or next(iter(read), _METRICS[0])
+    if not told[shown]:
+        raise OombisectError(
+            f"There is no reading of {shown.value} of {quoted(found[0].recipe)}",
+            f"There is {' and '.join(read)}: draw it with --metric."
+            if read
+            else "There is none of another metric either.",
+        )
+    main = min(one.line for one in told[shown])
+    return [chart_of_series(one, METRIC_NAMES[one.metric]) for one in told[shown] if one.line == main]
