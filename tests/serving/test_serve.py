@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -110,6 +111,27 @@ def test_parameters_are_what_the_command_line_takes(server: Server) -> None:
     (row,) = server.json("/oombisect/between-releases.json", old=old, new=new)
     assert row["delta_bytes"] == 3 * GIB
     assert server.json("/oombisect/between-releases.json", old=old, new=new, least=4 * GIB) == []
+
+
+def test_what_the_command_line_refuses_a_form_refuses(server: Server) -> None:
+    for query in (
+        "largest-regressions?metric=foo",
+        "largest-regressions.json?limit=five",
+        "near-the-limit?gpu=nosuch",
+        "headroom.json?recipe=nosuch",
+        f"between-releases?old=nosuchtag&new={sha(7)}",
+    ):
+        code, text = server.get(f"/oombisect/{query}")
+        assert code == 400 and "=" in text and text.count("\n") == 2, query
+    assert server.json("/oombisect/between-releases.json", old=sha(0), new=sha(7), least="4GiB") == []
+    assert len(server.json("/oombisect/largest-regressions.json", metric="", limit="1")) == 1
+
+
+def test_the_first_page_has_the_questions_and_hashes_are_short(server: Server) -> None:
+    home = server.get("/")[1]
+    assert all(f'href="/oombisect/{name}"' in home for name in queries())
+    page = server.get("/oombisect/largest-regressions")[1]
+    assert re.search(r'<span title="[0-9a-f]{40}">[0-9a-f]{10}</span>', page)
 
 
 def test_refusals_are_answers(server: Server) -> None:

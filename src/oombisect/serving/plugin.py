@@ -17,9 +17,11 @@ from oombisect.history.asking import Series, Wanted, series, workloads
 from oombisect.history.connection import Connection
 from oombisect.history.measurements import STORED_METRICS
 from oombisect.history.reader import bar
+from oombisect.reports.points import short
 from oombisect.units import GIB, format_bytes
 
 _NAME = "oombisect"
+_LONGEST = 200
 _PLOTLY = "/-/oombisect/plotly.js"
 
 
@@ -38,8 +40,12 @@ def register_routes() -> list[tuple[str, Any]]:
 
 @hookimpl  # type: ignore[untyped-decorator]
 def render_cell(value: Any, column: str, table: str | None, database: str, datasette: Any) -> Any:
-    """Sizes in GiB, and a link from a workload to its plot."""
-    if database != _NAME or not isinstance(value, int):
+    """Sizes in GiB, hashes short (a pointer over one shows it whole), and a link from a workload to its plot."""
+    if database != _NAME:
+        return None
+    if isinstance(value, str) and len(value) <= _LONGEST and short(value) != value:
+        return Markup('<span title="{}">{}</span>').format(value, short(value))
+    if not isinstance(value, int):
         return None
     if column == "workload" or (column == "id" and table == "workloads"):
         path = datasette.urls.path(f"/-/oombisect/workload/{value}")

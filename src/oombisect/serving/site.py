@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 from datasette.app import Datasette
 from datasette.database import Database
 from datasette.plugins import pm
+from markupsafe import Markup, escape
 
+from oombisect.errors import OombisectError
 from oombisect.history.connection import Connection
-from oombisect.history.queries import Parameter, Query, queries
+from oombisect.history.queries import Parameter, Query, found_in, queries
+from oombisect.history.reader import Reader
 from oombisect.serving import plugin
 
 NAME = "oombisect"
@@ -65,7 +71,7 @@ def site(path: Path, connection: Connection) -> App:
     )
     datasette.remove_database("_memory")
     datasette.add_database(Database(datasette, path=str(path), is_mutable=not connection.immutable), name=NAME)
-    return _for_this_machine(datasette.app())
+    return _for_this_machine(_checked(datasette.app(), path))
 
 
 def metadata() -> dict[str, Any]:
@@ -73,7 +79,7 @@ def metadata() -> dict[str, Any]:
     about = "Sizes are bytes in JSON and CSV. Every number says where it is from: measured, simulated or imported."
     return {
         "title": "oombisect: GPU memory over commits",
-        "description": about,
+        "description_html": f"<p>{escape(about)}</p>{_questions()}",
         "databases": {
             NAME: {
                 "description": "docs/database.md says what the tables and columns are.",
@@ -82,6 +88,13 @@ def metadata() -> dict[str, Any]:
             }
         },
     }
+
+
+def _questions() -> Markup:
+    """The canned questions as links, for the first page."""
+    item = Markup('<li><a href="/{}/{}">{}</a>: {}</li>')
+    items = Markup("").join(item.format(NAME, name, name, query.about) for name, query in queries().items())
+    return Markup("<h2>Questions</h2><ul>{}</ul>").format(items)
 
 
 def _canned(query: Query) -> dict[str, Any]:
@@ -111,6 +124,50 @@ def _value(parameter: Parameter) -> str:
 
 def _literal(value: Any) -> str:
     return str(value) if isinstance(value, int | float) else "'" + str(value).replace("'", "''") + "'"
+
+
+def _checked(app: App, path: Path) -> App:
+    """The parameters of questions are those of the command line: what is none is refused, a size may have a unit."""
+    known = re.compile(rf"/{NAME}/([a-z-]+)(\.\w+)?")
+
+    async def answer(scope: Scope, receive: Any, send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+        asked = known.fullmatch(scope["path"]) if scope["type"] == "http" else None
+        query = queries().get(asked[1]) if asked else None
+        if query is not None:
+            try:
+                given = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+                told = await asyncio.get_running_loop().run_in_executor(None, _read, path, query, given)
+            except OombisectError as error:
+                await send(
+                    {
+                        "type": "http.response.start",
+                        "status": 400,
+                        "headers": [(b"content-type", b"text/plain; charset=utf-8")],
+                    }
+                )
+                text = f"{error.cause}\n{error.way_out}\n".replace("--param ", "")
+                await send({"type": "http.response.body", "body": text.encode("ascii", "replace")})
+                return
+            scope = {**scope, "query_string": urlencode(told).encode()}
+        await app(scope, receive, send)
+
+    return answer
+
+
+def _read(path: Path, query: Query, given: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What was typed into a form, as SQL takes it; an empty field is left empty.
+
+    Raises:
+        OombisectError: a value is none of its parameter.
+    """
+    parameters = {one.name: one for one in query.parameters}
+    typed = [name for name, text in given if name in parameters and text]
+    told = [(n, str(parameters[n].value(t)) if n in typed and t else t) for n, t in given]
+    some = replace(query, parameters=tuple(parameters[name] for name in dict.fromkeys(typed)))
+    if typed:
+        with Reader(Connection(path, lambda: "", 5.0, readonly=True)) as reader:
+            found_in(some, dict(told), lambda sql, values: reader.ask(sql, values).rows, lambda _: ())
+    return told
 
 
 def _for_this_machine(app: App) -> App:
