@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from history_support import SESSION, Clock, probe_spec
@@ -72,6 +73,36 @@ def test_json(filled: Path, command: Command) -> None:
         (sha(8), True, "fixed"),
         (sha(10), True, "in force"),
     ]
+
+
+def test_a_step_at_which_the_config_changed_says_which_keys(database: Path, command: Command) -> None:
+    small: dict[str, Any] = {"ARGS": {"--layers": 2, "--lr": 0.1, "--old": True}, "same": [1]}
+    large = {"ARGS": {"--layers": 8, "--lr": 0.1, "--new": {}}, "same": [1]}
+    with open_store(database, clock=Clock()) as store:
+        readings = [
+            ImportedReading(
+                "golden",
+                "dgx_h100",
+                "megatron-lm",
+                sha(n),
+                "line",
+                peak_allocated=size * GIB,
+                position=n,
+                config=config,
+            )
+            for n, (size, config) in enumerate([(1, small)] * 4 + [(9, large)] * 4 + [(5, large)] * 4)
+        ]
+        store.add_import(ImportSpec("goldens", "a"), readings)
+    up, down = command("history", "--db", database, "--json").document["series"][0]["steps"]
+    assert up["config_changes"] == [
+        {"path": "ARGS.--layers", "before": "2", "after": "8"},
+        {"path": "ARGS.--new", "before": None, "after": "{}"},
+        {"path": "ARGS.--old", "before": "true", "after": None},
+    ]
+    assert down["config_changes"] == []
+    said = " ".join(command("history", "--db", database, "--md").out.split())
+    assert said.count("its config changed") == 1
+    assert "--layers 2 to 8" in said and "--new unset to" in said and "--old true to unset" in said
 
 
 def test_csv_and_markdown(filled: Path, command: Command) -> None:

@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from oombisect import hints
@@ -50,8 +50,21 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """A key of a config, as JSON texts; None: it is not there."""
+
+    path: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Series:
-    """One metric of one workload along one line of commits; `rank` None is the worst of all that were read."""
+    """One metric of one workload along one line of commits; `rank` None is the worst of all that were read.
+
+    Args:
+        config_changes: by the point of a step, what differs between the configs of its two sides, where both are told.
+    """
 
     workload: WorkloadInfo
     repo: str
@@ -61,6 +74,7 @@ class Series:
     rank: int | None
     readings: tuple[PointReading, ...]
     fit: Fit
+    config_changes: Mapping[str, tuple[ConfigChange, ...]] = field(default_factory=dict)
 
     @property
     def provenance(self) -> str:
@@ -187,12 +201,46 @@ def series(
             replace(m, line=places[m.point_id][0], place=places[m.point_id][1]) if m.point_id in places else m
             for m in measurements
         ]
-    return [one for line in lines(measurements) if (one := _series(workload, line, metric, rank)) is not None]
+    return [one for line in lines(measurements) if (one := _series(db, workload, line, metric, rank)) is not None]
 
 
-def _series(workload: WorkloadInfo, line: Line, metric: Metric, rank: int | None) -> Series | None:
+def _series(db: Database, workload: WorkloadInfo, line: Line, metric: Metric, rank: int | None) -> Series | None:
     readings = line.readings(metric)
     if not readings:
         return None
     found = fit(line.samples(readings), exact=line.provenance == "simulated")
-    return Series(workload, line.repo, line.name, line.by, metric, rank, tuple(readings), found)
+    return Series(
+        workload, line.repo, line.name, line.by, metric, rank, tuple(readings), found, _changes(db, readings, found)
+    )
+
+
+def _changes(db: Database, readings: Sequence[PointReading], found: Fit) -> dict[str, tuple[ConfigChange, ...]]:
+    of = {reading.of.point: reading.of.config for reading in readings}
+    pairs = {step.point: (of[step.previous], of[step.point]) for step in found.steps}
+    wanted = [number for pair in pairs.values() if len(set(pair)) > 1 for number in pair if number is not None]
+    rows = db.execute(
+        "SELECT id, config FROM configs WHERE id IN (SELECT value FROM json_each(?))", [json.dumps(wanted)]
+    )
+    configs = {number: _flat(json.loads(text)) for number, text in rows.fetchall()}
+    return {
+        point: config_changes(configs[before], configs[after])
+        for point, (before, after) in pairs.items()
+        if before != after and before in configs and after in configs
+    }
+
+
+def config_changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[ConfigChange, ...]:
+    """The keys, by name, whose texts differ."""
+    return tuple(
+        ConfigChange(path, before.get(path), after.get(path))
+        for path in sorted({*before, *after})
+        if before.get(path) != after.get(path)
+    )
+
+
+def _flat(config: Any, path: str = "") -> dict[str, str]:
+    """The leaves of a config as JSON texts, by path; an empty object is a leaf."""
+    if not isinstance(config, dict) or not config:
+        return {path: json.dumps(config, sort_keys=True)}
+    inside = [_flat(value, f"{path}.{name}" if path else str(name)) for name, value in config.items()]
+    return {name: text for leaves in inside for name, text in leaves.items()}

@@ -27,6 +27,7 @@ class Measurement:
         line, place: as in the table `places`; None: not known.
         rank: None: the worst of all ranks.
         conditions: equal where nothing but chance can make two readings of a point differ.
+        config: the row of `configs`; None: not told.
     """
 
     provenance: str
@@ -49,6 +50,7 @@ class Measurement:
     imported: int | None
     taken: str
     conditions: tuple[Any, ...] = ()
+    config: int | None = None
 
     def size(self, metric: Metric) -> int | None:
         """Its size, bytes."""
@@ -80,7 +82,8 @@ SELECT m.provenance, m.repo, points.id AS point_id, m.point, m.subject, m.commit
   places.line, places.position AS place, m.rank, m.outcome, m.reason,
   m.peak_allocated AS allocated, m.peak_reserved AS reserved, m.peak_device AS device, m.external,
   m.probe, m.imported_reading AS imported,
-  coalesce(probes.finished, imports.imported) AS taken, probes.environment, probes.probe_version
+  coalesce(probes.finished, imports.imported) AS taken, probes.environment, probes.probe_version,
+  m.config
 FROM measurements AS m
 JOIN points ON points.repo = m.repo AND points.key = m.point
 LEFT JOIN places ON places.point = points.id

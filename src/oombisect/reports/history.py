@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from oombisect.history.asking import Series, WorkloadInfo, differences
+from oombisect.history.asking import ConfigChange, Series, WorkloadInfo, differences
 from oombisect.history.fit import Creep, Step
 from oombisect.history.measurements import PointReading
 from oombisect.printable import printable
@@ -34,6 +34,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 _OUT, _UNRESOLVED = "x", "."
 _SHOWN = 40
 _WIDEST = 50
+_KEYS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,14 @@ def series_json(shown: Shown) -> dict[str, Any]:
         "rank": series.rank,
         "noise_bytes": series.fit.noise,
         "readings": [reading_json(reading) for reading in shown.readings],
-        "steps": [step_json(step) | {"same_conditions": shown.is_alike(step)} for step in shown.steps],
+        "steps": [
+            step_json(step)
+            | {
+                "same_conditions": shown.is_alike(step),
+                "config_changes": [asdict(change) for change in series.config_changes.get(step.point, ())],
+            }
+            for step in shown.steps
+        ],
         "creep": [creep_json(creep) for creep in shown.creeps],
     }
 
@@ -303,8 +311,22 @@ def _mark(reading: PointReading, apart: dict[int, str], step: Step | None, shown
     told, style = "", "dim" if reading.value is None else ""
     if step:
         told = step_text(step) + ("" if shown.is_alike(step) else "; packages or probe changed, too")
+        told += _config_text(shown.series.config_changes.get(step.point, ()))
         style = ("red" if _grows(step) else "green") if step.state != "fixed" else "dim"
     return _Mark(short(of.point), (of.committed or "")[:10], size, told, printable(of.subject), style)
+
+
+def _config_text(changes: Sequence[ConfigChange]) -> str:
+    """What of the config changed at a step: it is no change of the code alone."""
+    if not changes:
+        return ""
+    keys = [
+        f"{change.path} {'unset' if change.before is None else change.before} to "
+        f"{'unset' if change.after is None else change.after}"
+        for change in changes[:_KEYS]
+    ]
+    more = f" and {len(changes) - _KEYS} more" if len(changes) > _KEYS else ""
+    return printable(f"; its config changed, too: {', '.join(keys)}{more}")
 
 
 def _grows(step: Step) -> bool:
