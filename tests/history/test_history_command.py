@@ -178,6 +178,14 @@ def test_errors_say_what_to_do(filled: Path, command: Command, arguments: tuple[
     command("history", "--db", filled, *arguments).refused(2, words)
 
 
+def test_a_metric_that_was_not_read_names_those_that_were(filled: Path, command: Command) -> None:
+    asked = ("history", "--db", filled, "--recipe", "qwen3_golden", "--metric", "reserved")
+    said = command(*asked)
+    said.refused(2, "There is allocated: name it with --metric.")
+    assert "--rank" not in said.err
+    command(*asked, "--rank", 7).refused(2, "Leave --rank out")
+
+
 def test_two_formats_are_one_too_many(filled: Path, command: Command) -> None:
     for name in (("history",), ("query", "latest"), ("sql", "SELECT 1")):
         command(*name, "--db", filled, "--csv", "--md").refused(2, "formats of one output")

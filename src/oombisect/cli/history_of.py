@@ -16,7 +16,7 @@ from oombisect.errors import OombisectError
 from oombisect.history.asking import Series, Wanted, WorkloadInfo, series, workloads
 from oombisect.history.connection import Connection
 from oombisect.history.location import cache_dir
-from oombisect.history.measurements import Metric
+from oombisect.history.measurements import METRICS, Metric
 from oombisect.history.rows import time_text
 from oombisect.printable import quoted
 from oombisect.reports.history import (
@@ -71,6 +71,7 @@ def show_history(path: Path, asked: Asked, *, as_json: bool, as_csv: bool, as_ma
             repo = asked.repo.expanduser() if asked.repo else None
             places = told_places(db, [workload.id for workload in found], repo, Path.cwd(), cache_dir())
             told = [one for w in found for one in series(db, w, asked.metric, asked.rank, places)]
+            others = [] if told else [m for m in METRICS if any(series(db, w, m, asked.rank, places) for w in found)]
     finally:
         connection.close()
     if places:
@@ -79,7 +80,7 @@ def show_history(path: Path, asked: Asked, *, as_json: bool, as_csv: bool, as_ma
         of = "" if asked.rank is None else f" of rank {asked.rank}"
         raise OombisectError(
             f"{quoted(found[0].recipe)} has no reading of {METRIC_NAMES[asked.metric]}{of}",
-            "Ask for another --metric, or leave --rank out.",
+            _otherwise(others, asked.rank),
         )
     kept, notes = _on_line(told, asked.line)
     shown = [_shown(one, asked) for one in kept]
@@ -93,6 +94,12 @@ def show_history(path: Path, asked: Asked, *, as_json: bool, as_csv: bool, as_ma
         from oombisect.reports.terminal import report_console
 
         render_history(shown, notes, report_console(), whole=asked.everything)
+
+
+def _otherwise(metrics: Sequence[Metric], rank: int | None) -> str:
+    if metrics:
+        return f"There is {', '.join(metrics)}: name it with --metric."
+    return "There is none of another metric either." if rank is None else "Leave --rank out, or name another."
 
 
 def one_format(*formats: bool) -> None:
