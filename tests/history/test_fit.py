@@ -143,13 +143,6 @@ def test_a_noisy_ramp_has_no_step(noise: float) -> None:
         assert found.steps == () and found.creeps
 
 
-def test_the_size_of_a_creep_is_what_was_read_from_end_to_end() -> None:
-    """Ends that lie off the line of least squares make the line steeper than the whole growth is."""
-    values = [3005 + 5, *(3000 + 5 * n for n in range(2, 19)), 3095 - 5]
-    found = fit([Sample(str(n), n, value * MIB) for n, value in enumerate(values)], exact=False)
-    assert [(creep.first, creep.last, creep.delta_bytes) for creep in found.creeps] == [("0", "18", 80 * MIB)]
-
-
 def test_many_small_changes_are_creep() -> None:
     """None is an eighth of them all; a real step among them stays one."""
     values, level = [], A

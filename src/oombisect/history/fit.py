@@ -89,7 +89,6 @@ class Creep:
     """Growth (or shrinking) that no single commit did, from the point `first` to the point `last`. Sizes are bytes.
 
     Args:
-        delta_bytes: what was read at `last` less what was read at `first`.
         commits: how many commits it is spread over.
         changes: how many single changes were told apart in it; 0: none, it drifts evenly.
         largest_bytes: the largest of these.
@@ -272,7 +271,7 @@ def _creeping(changes: Sequence[_Change]) -> list[slice]:
 def _creep(changes: Sequence[_Change]) -> Creep:
     steps = [change.delta for change in changes if change.step]
     first, last = changes[0].first, changes[-1].last
-    delta = (last.value or 0) - (first.value or 0)  # what was read, whatever line the fit draws between
+    delta = sum(change.delta for change in changes)
     largest = max(steps, key=abs, default=0)
     return Creep(first.point, last.point, delta, last.place - first.place, len(steps), largest)
 
