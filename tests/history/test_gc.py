@@ -117,6 +117,15 @@ def test_a_link_is_never_followed(filled: Path, command: Command, tmp_path: Path
     assert (other / "precious").read_text() == "x" and (folder / "9").is_symlink()
 
 
+def test_a_session_folder_that_is_a_link_is_never_followed(filled: Path, command: Command, tmp_path: Path) -> None:
+    folder = filled.with_suffix(".artifacts") / "20261130-2"
+    folder.rename(tmp_path / "other")
+    folder.symlink_to(tmp_path / "other")
+    said = command("gc", "--db", filled, "--older-than", "0", "--ends", "--unfinished", "--json")
+    assert {one["session"] for one in said.document["deleted"]} == {"20261130-1", "20261130-3"}
+    assert (tmp_path / "other" / "8" / "log-0.txt").exists() and folder.is_symlink()
+
+
 def test_what_is_gone_is_said_to_be(filled: Path, command: Command) -> None:
     command("gc", "--db", filled, "--older-than", "0")
     command("replay", "5", "--db", filled).refused(2, "is gone", "oombisect gc", "Probe the point again")

@@ -67,7 +67,7 @@ def survey(db: Database, artifacts: Path, sessions: Sequence[StoredSession], rul
     found = []
     for row in db.query(query):
         folder = artifacts / probe_folder(row["session"], row["id"])
-        if folder.is_symlink() or not folder.is_dir():
+        if not folder.is_dir() or folder.is_symlink() or folder.parent.is_symlink():  # what is elsewhere is not ours
             continue
         state = states[row["session"]]
         kept = ""
