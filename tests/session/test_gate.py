@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -245,6 +246,23 @@ def test_a_rewritten_branch_is_taken_up_where_it_parted(world: World) -> None:
     watched = watch(world)
     assert (watched.begin, watched.end) == (world.shas[1], new)
     assert "was rewritten" in watched.notes[0]
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["unrelated", "gone"])
+def test_a_branch_that_shares_nothing_with_the_last_look_begins_anew(world: World, kept: bool) -> None:
+    started(world, [mib(8000, tag=i) for i in range(2)])
+    watch(world)
+    toy.git(world.repo, "checkout", "-q", "--orphan", "new")
+    first, second = commit(world, {"tag": 20}), commit(world, {"allocated": 8300 * MIB, "reserved": 8400 * MIB})
+    toy.git(world.repo, "checkout", "-q", "-B", "main")
+    if not kept:  # as in a fresh clone, where the cache was lost
+        toy.git(world.repo, "reflog", "expire", "--expire=now", "--all")
+        toy.git(world.repo, "gc", "-q", "--prune=now")
+        shutil.rmtree(world.folder / "cache")
+    watched = watch(world)
+    assert (watched.begin, watched.end, watched.exit_code) == (first, second, ExitCode.GREW)
+    assert "was rewritten" in watched.notes[0] and "as a first one does" in watched.notes[0]
+    assert watch(world).notes == ()
 
 
 def test_another_workload_is_another_watch(world: World) -> None:

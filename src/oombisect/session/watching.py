@@ -15,7 +15,7 @@ from oombisect.readings import Outcome, Reading
 from oombisect.repo.bridge import BridgeRepository
 from oombisect.repo.mirror import update
 from oombisect.session.commit_line import CommitLine
-from oombisect.session.gate import WatchRequest, chosen, growth, measured, nothing_in_common
+from oombisect.session.gate import WatchRequest, chosen, growth, measured
 from oombisect.session.measuring import Measured, Measurer, Question, Watcher
 from oombisect.session.opening import Workshop, open_places, open_workshop, targets_of
 from oombisect.session.request import BisectRequest
@@ -225,18 +225,24 @@ def _begin(
     repository: BridgeRepository, last: str | None, request: WatchRequest, tip: str
 ) -> tuple[str, tuple[str, ...]]:
     """Where to begin, and what to say of it."""
-    if last is not None and repository.mirror.has_commit(last):
-        if repository.is_ancestor(last, tip):
-            return last, ()
-        fork = repository.merge_base(last, tip)
-        if fork is None:
-            raise nothing_in_common(last[:10], request.branch)
-        note = f"{request.branch} was rewritten: {last[:10]}, the last one seen, is no part of it"
+    if last is None:
+        return _first(repository, request, tip), ()
+    known = repository.mirror.has_commit(last)
+    if known and repository.is_ancestor(last, tip):
+        return last, ()
+    note = f"{request.branch} was rewritten: {last[:10]}, the last one seen, is no part of it"
+    fork = repository.merge_base(last, tip) if known else None
+    if fork is not None:
         return fork, (f"{note}; this look begins at {fork[:10]}",)
+    begin = _first(repository, request, tip)  # nothing tells where it parted
+    return begin, (f"{note}; this look begins at {begin[:10]}, as a first one does",)
+
+
+def _first(repository: BridgeRepository, request: WatchRequest, tip: str) -> str:
+    """Where the first look begins."""
     if request.since is not None:
-        return repository.resolve(request.since), ()
-    recent = repository.log("--first-parent", f"--max-count={request.every + 1}", tip)
-    return recent[-1].sha, ()
+        return repository.resolve(request.since)
+    return repository.log("--first-parent", f"--max-count={request.every + 1}", tip)[-1].sha
 
 
 def _look(axis: CommitRange, line: CommitLine, measurer: Measurer, limit: int, indices: Sequence[int]) -> list[Seen]:
