@@ -44,7 +44,6 @@ def test_what_cannot_be_run_is_refused(
     [
         (["--", "python", "train.py", "--debug", "--json"], "HEAD", ("python", "train.py", "--debug", "--json")),
         (["--debug", "v1", "--", "train", "--", "x"], "v1", ("train", "--", "x")),
-        (["v1", "python", "train.py"], "v1", ("python", "train.py")),
     ],
 )
 def test_what_comes_after_the_dashes_is_the_command_and_nothing_else(

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from history_support import Clock
 from series_support import add_series
+from tests.cli.test_exits import signals_as_in_a_terminal
 
 from oombisect.errors import OombisectError
 from oombisect.history.connection import Connection
@@ -175,8 +176,9 @@ def test_who_waits_can_interrupt(filled: Path) -> None:
         "print('ready', file=sys.stderr, flush=True); main()"
     )
     process = subprocess.Popen(
-        [command[0], "-c", code, *command[3:]], stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ)
-    )
+        [command[0], "-c", code, *command[3:]], stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ),
+        preexec_fn=signals_as_in_a_terminal,
+    )  # fmt: skip
     assert process.stderr is not None
     process.stderr.readline()
     time.sleep(4)  # it has begun, or is about to

@@ -56,6 +56,19 @@ def test_lines(repository: Repository) -> None:
     assert len(found) == len(asked) - 2
 
 
+def test_a_chain_is_one_line_whatever_its_dates(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clocks differ between machines: a child may be older than its parent."""
+    base = repository.commit("base")
+    repository.git("checkout", "--quiet", "-b", "feature")
+    side = []
+    for year in (2029, 2028, 2027):
+        monkeypatch.setenv("GIT_COMMITTER_DATE", f"{year}-01-01T00:00:00Z")
+        side.append(repository.commit(f"s{year}"))
+    repository.git("checkout", "--quiet", "main")
+    repository.git("branch", "--quiet", "-D", "feature")
+    assert lines_of(repository.path, side) == {sha: (f"off {base[:10]}", n) for n, sha in enumerate(side, 1)}
+
+
 def test_the_furthest_main_branch_counts(repository: Repository) -> None:
     """The local branch may be behind the remote's, or ahead of it."""
     commits = [repository.commit(f"m{n}") for n in range(4)]

@@ -31,6 +31,7 @@ from oombisect.errors import OombisectError
 from oombisect.history.queries import queries
 from oombisect.history.store import open_store
 from oombisect.units import GIB
+from tests.cli.test_exits import signals_as_in_a_terminal
 
 EVIL = "</script><script>alert(1)</script>"
 SERVE = "import sys; sys.argv[0] = 'oombisect'; from oombisect.cli.main import main; main()"
@@ -66,6 +67,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         stderr=subprocess.PIPE,
         text=True,
         env=dict(os.environ),
+        preexec_fn=signals_as_in_a_terminal,
     )
     assert process.stderr is not None
     address = process.stderr.readline().split("/  ")[0]

@@ -59,7 +59,9 @@ def _beside(git: Git, main: Mapping[str, int], commits: Collection[str]) -> dict
     A commit is on the branch, of several the one with the shortest name, whose tip leads to it along first parents. Of
     what no branch leads to (it was merged, or its branch is gone) each chain is a line of its own.
     """
-    told = git.run("rev-list", "--parents", "--branches", "--remotes", "--stdin", stdin="\n".join(commits)).splitlines()
+    # Children before parents, whatever their dates: a chain begins at its tip.
+    order = ("--topo-order", "--parents", "--branches", "--remotes", "--stdin")
+    told = git.run("rev-list", *order, stdin="\n".join(commits)).splitlines()
     first = {sha: parents.partition(" ")[0] for sha, _, parents in (line.partition(" ") for line in told)}
     wanted = set(commits)
     tips = _branches(git) + [(sha, "") for sha in first if sha in wanted]
